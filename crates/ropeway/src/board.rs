@@ -1,0 +1,505 @@
+//! The protocol of a pool, apart from the memory that it runs on.
+//!
+//! A [`Board`] is handed its storage by a [`Store`]: the mapped control segment, or the heap
+//! objects of a model checker. Here are the moves with their memory orderings, closing, and taking
+//! back what the dead held; `wait.rs` has the waiting. The protocol is explained in
+//! `docs/protocol.md`.
+
+use std::time::Duration;
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, crash_point, fence};
+use crate::word::{Move, Rules, State, Step, Word, step};
+
+/// The shared words of one slot, alone on their cache line.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Slot {
+    /// Where the slot is: a [`Word`].
+    pub word: AtomicU64,
+    /// Its place in the order of publishing; valid only together with the word loaded before it.
+    pub ticket: AtomicU64,
+    /// Monotonic time in ns of the last claim, for messages only.
+    pub since: AtomicU64,
+    /// The last word whose published bytes were lost, keyed by its generation.
+    pub loss: AtomicU64,
+    /// Process id of the holder in `loss`, for messages only.
+    pub loss_pid: AtomicU64,
+    /// Kernel thread that made the last claim, until its lease ends; for messages, and to tell a
+    /// thread that it waits for itself.
+    pub thread: AtomicU64,
+}
+
+impl Slot {
+    /// A slot that starts with `word`.
+    pub fn new(word: Word) -> Slot {
+        Slot {
+            word: AtomicU64::new(word.0),
+            ticket: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            loss: AtomicU64::new(0),
+            loss_pid: AtomicU64::new(0),
+            thread: AtomicU64::new(0),
+        }
+    }
+
+    /// Loads the word, with everything that its last mover wrote before.
+    pub fn load(&self) -> Word {
+        Word(self.word.load(Ordering::Acquire))
+    }
+
+    fn swap(&self, from: Word, to: Word) -> Result<Word, Word> {
+        self.word
+            .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
+            .map(|_| to)
+            .map_err(Word)
+    }
+}
+
+/// A member's word: incarnation, whether it lives, whether it left cleanly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenancy(pub u64);
+
+impl Tenancy {
+    const LIVE: u64 = 1;
+    const CLEAN: u64 = 2;
+
+    /// True from joining until everything that the member held has been taken back.
+    pub fn is_live(self) -> bool {
+        self.0 & Self::LIVE != 0
+    }
+
+    /// True once the member has left by a normal exit.
+    pub fn is_clean(self) -> bool {
+        self.0 & Self::CLEAN != 0
+    }
+
+    /// Counts the members that have had this index.
+    pub fn incarnation(self) -> u64 {
+        self.0 >> 2
+    }
+
+    fn joined(self) -> Tenancy {
+        Tenancy(self.0 | Self::LIVE)
+    }
+
+    fn cleaned(self) -> Tenancy {
+        Tenancy(self.0 | Self::CLEAN)
+    }
+
+    fn freed(self) -> Tenancy {
+        Tenancy((self.incarnation() + 1) << 2)
+    }
+}
+
+/// Whether the pool still takes new slots; it only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Phase {
+    /// Slots go round.
+    Open = 0,
+    /// No new slot is begun; what is there is drained.
+    Closed = 1,
+    /// Closed because the creator died.
+    Orphaned = 2,
+    /// Every wait ends, nothing is published any more.
+    Aborted = 3,
+}
+
+impl Phase {
+    fn of(bits: u32) -> Phase {
+        match bits {
+            0 => Phase::Open,
+            1 => Phase::Closed,
+            2 => Phase::Orphaned,
+            _ => Phase::Aborted,
+        }
+    }
+}
+
+/// The storage of a board: memory of a mapped segment, or of a model.
+pub trait Store {
+    /// The rules by which slots move.
+    fn rules(&self) -> &Rules;
+    /// How many slots may exist; scans end here.
+    fn slots(&self) -> usize;
+    /// The words of slot `index`.
+    fn slot(&self, index: usize) -> &Slot;
+    /// Lets scans see slot `index` too.
+    fn extend_to(&self, index: usize);
+    /// The event count of a stage.
+    fn event(&self, stage: usize) -> &AtomicU32;
+    /// The word that holds the [`Phase`].
+    fn phase(&self) -> &AtomicU32;
+    /// The counter that gives each published slot its place.
+    fn tickets(&self) -> &AtomicU64;
+    /// How many member indices have ever been used.
+    fn members(&self) -> usize;
+    /// The word of a member.
+    fn member(&self, index: usize) -> &AtomicU64;
+    /// Asks the kernel whether the member's address space still exists.
+    fn is_alive(&self, member: usize) -> bool;
+    /// The member's process id, for messages.
+    fn pid(&self, member: usize) -> u64;
+    /// Counts a death.
+    fn count_death(&self, member: usize, tenancy: Tenancy);
+    /// Sleeps while the word has this value, at most for `slice`; true when an event ended it.
+    fn sleep(&self, event: &AtomicU32, value: u32, slice: Duration) -> bool;
+    /// Wakes all who sleep on the word.
+    fn wake(&self, event: &AtomicU32);
+    /// Monotonic time in ns; may be coarse.
+    fn now(&self) -> u64;
+    /// The calling thread, never 0.
+    fn thread(&self) -> u64;
+    /// How many messages may be filling or waiting at once (queues).
+    fn waiting_limit(&self) -> Option<usize>;
+}
+
+/// A slot that the caller holds now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Index of the slot.
+    pub index: usize,
+    /// Its word, as the claim left it.
+    pub word: Word,
+}
+
+/// What a sweep found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Members that were gone.
+    pub dead: usize,
+    /// Slots that were taken back.
+    pub slots: usize,
+}
+
+/// The moves of a pool over its storage.
+#[derive(Debug)]
+pub struct Board<S>(pub S);
+
+impl<S: Store> Board<S> {
+    // ---- claiming -------------------------------------------------------------------------
+
+    /// Takes a free slot, beginning the search at `hint`.
+    pub fn acquire(&self, me: usize, hint: usize) -> Option<Claim> {
+        if !self.has_room(0) {
+            return None;
+        }
+        let slots = self.0.slots();
+        let start = if hint < slots { hint } else { 0 };
+        let found = (start..slots).chain(0..start).find_map(|index| {
+            let word = self.0.slot(index).load();
+            if word.is_idle_at(0) { self.claim(index, word, Move::Acquire { me }) } else { None }
+        });
+        self.keep_within_limit(me, found)
+    }
+
+    /// Brings a slot into being, among at most `limit`, held by `me`.
+    pub fn add(&self, me: usize, limit: usize) -> Option<Claim> {
+        if !self.has_room(0) {
+            return None;
+        }
+        let found = (0..limit).find_map(|index| {
+            if index >= self.0.slots() {
+                self.0.extend_to(index);
+            }
+            let word = self.0.slot(index).load();
+            if word.state() == Some(State::Absent) { self.claim(index, word, Move::Add { me }) } else { None }
+        });
+        self.keep_within_limit(me, found)
+    }
+
+    /// Takes the slot at `stage` that was published first.
+    ///
+    /// One scan isn't enough for first-in-first-out: a slot may be published behind the scan and
+    /// another, later one, before it. Whatever was published before the candidate is visible to a
+    /// scan that begins after the candidate was seen, so scans go on until one finds nothing lower.
+    pub fn take(&self, me: usize, stage: usize, write: bool) -> Option<Claim> {
+        loop {
+            let mut first = self.lowest(stage, u64::MAX)?;
+            while let Some(lower) = self.lowest(stage, first.2) {
+                first = lower;
+            }
+            let claim = self.claim(first.0, first.1, Move::Take { me, stage, write });
+            if claim.is_some() {
+                if self.0.waiting_limit().is_some() {
+                    self.notify(0);
+                }
+                return claim;
+            }
+        }
+    }
+
+    fn lowest(&self, stage: usize, below: u64) -> Option<(usize, Word, u64)> {
+        let mut lowest = None;
+        let mut below = below;
+        for index in 0..self.0.slots() {
+            let slot = self.0.slot(index);
+            let word = slot.load();
+            if word.is_idle_at(stage) {
+                let ticket = slot.ticket.load(Ordering::Relaxed);
+                if ticket < below {
+                    below = ticket;
+                    lowest = Some((index, word, ticket));
+                }
+            }
+        }
+        lowest
+    }
+
+    fn claim(&self, index: usize, from: Word, mv: Move) -> Option<Claim> {
+        let slot = self.0.slot(index);
+        crash_point!("claim.before");
+        let word = slot.swap(from, step(from, mv, self.0.rules())?.to).ok()?;
+        crash_point!("claim.after");
+        slot.since.store(self.0.now(), Ordering::Relaxed);
+        slot.thread.store(self.0.thread(), Ordering::Relaxed);
+        Some(Claim { index, word })
+    }
+
+    /// True while a queue has room for one message more, besides `extra` of the caller's own.
+    fn has_room(&self, own: usize) -> bool {
+        let Some(limit) = self.0.waiting_limit() else { return true };
+        let waiting = (0..self.0.slots())
+            .map(|index| self.0.slot(index).load())
+            .filter(|word| match word.state() {
+                Some(State::Idle) => word.stage() > 0,
+                Some(State::HeldWrite) => word.stage() == 0,
+                _ => false,
+            })
+            .count();
+        waiting < limit + own
+    }
+
+    /// Gives a claim back when a concurrent producer has used the last place in the queue.
+    fn keep_within_limit(&self, me: usize, found: Option<Claim>) -> Option<Claim> {
+        let claim = found?;
+        if self.0.waiting_limit().is_none() {
+            return Some(claim);
+        }
+        fence(Ordering::SeqCst);
+        if self.has_room(1) {
+            return Some(claim);
+        }
+        self.move_on(claim, Move::PutBack { me });
+        None
+    }
+
+    // ---- moving on ------------------------------------------------------------------------
+
+    /// Makes a move of the holder; false when the word isn't the holder's any more.
+    pub fn move_on(&self, claim: Claim, mv: Move) -> bool {
+        let Some(to) = step(claim.word, mv, self.0.rules()) else { return false };
+        let slot = self.0.slot(claim.index);
+        if let Move::Publish { .. } = mv {
+            let ticket = self.0.tickets().fetch_add(1, Ordering::Relaxed);
+            crash_point!("publish.ticket");
+            slot.ticket.store(ticket, Ordering::Relaxed);
+        }
+        self.record_loss(slot, claim.word, to);
+        crash_point!("move.before");
+        if slot.swap(claim.word, to.to).is_err() {
+            return false;
+        }
+        crash_point!("move.after");
+        if to.to.state() == Some(State::Idle) {
+            self.notify(to.to.stage());
+            if self.0.waiting_limit().is_some() && to.to.stage() != 0 {
+                self.notify(0);
+            }
+        }
+        true
+    }
+
+    /// Writes that published bytes are gone, before the slot moves; only ever to a newer generation.
+    fn record_loss(&self, slot: &Slot, from: Word, to: Step) {
+        if !to.lost {
+            return;
+        }
+        let mut last = Word(slot.loss.load(Ordering::Acquire));
+        while last.generation() < from.generation() {
+            slot.loss_pid.store(from.owner().map_or(0, |k| self.0.pid(k)), Ordering::Relaxed);
+            crash_point!("loss.before");
+            match slot.loss.compare_exchange(last.0, from.0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => last = Word(now),
+            }
+        }
+    }
+
+    /// Wakes those who sleep at `stage`, if any do. The caller has made a word idle there.
+    pub fn notify(&self, stage: usize) {
+        fence(Ordering::SeqCst);
+        if self.0.event(stage).load(Ordering::Relaxed) & 1 != 0 {
+            self.advance(stage);
+        }
+        if self.phase() != Phase::Open {
+            self.advance_all();
+        }
+    }
+
+    /// Counts an event at `stage` and wakes all who sleep there.
+    fn advance(&self, stage: usize) {
+        let event = self.0.event(stage);
+        let mut value = event.load(Ordering::Relaxed);
+        while let Err(now) =
+            event.compare_exchange(value, (value & !1).wrapping_add(2), Ordering::AcqRel, Ordering::Relaxed)
+        {
+            value = now;
+        }
+        crash_point!("advance.after");
+        self.0.wake(event);
+    }
+
+    /// Counts an event at every stage.
+    pub fn advance_all(&self) {
+        for stage in 0..=self.0.rules().last {
+            self.advance(stage);
+        }
+    }
+
+    // ---- closing --------------------------------------------------------------------------
+
+    /// The phase that the pool is in.
+    pub fn phase(&self) -> Phase {
+        Phase::of(self.0.phase().load(Ordering::Acquire))
+    }
+
+    /// Brings the pool into `phase`, unless it is further already.
+    pub fn enter(&self, phase: Phase) {
+        crash_point!("close.before");
+        let mut now = self.0.phase().load(Ordering::Acquire);
+        while now < phase as u32 {
+            match self.0.phase().compare_exchange(now, phase as u32, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+        crash_point!("close.after");
+        fence(Ordering::SeqCst);
+        self.advance_all();
+    }
+
+    /// Confirms a claim at the first stage, or gives it back because the pool isn't open.
+    ///
+    /// The claim comes first and the look second, so that after `close` returned no slot is begun
+    /// that a taker doesn't see.
+    pub fn confirm(&self, me: usize, claim: Claim) -> Result<Claim, Phase> {
+        fence(Ordering::SeqCst);
+        match self.phase() {
+            Phase::Open => Ok(claim),
+            phase => {
+                self.move_on(claim, Move::PutBack { me });
+                Err(phase)
+            }
+        }
+    }
+
+    /// True when nothing can come to `stage` any more. The caller has seen the pool closed.
+    pub fn is_drained(&self, stage: usize) -> bool {
+        fence(Ordering::SeqCst);
+        (0..self.0.slots()).all(|index| {
+            let word = self.0.slot(index).load();
+            match word.state() {
+                Some(State::Idle) => word.stage() == 0 || word.stage() > stage,
+                Some(State::HeldRead | State::HeldWrite) => word.stage() >= stage,
+                _ => true,
+            }
+        })
+    }
+
+    // ---- members --------------------------------------------------------------------------
+
+    /// Claims a member's entry whose lock the caller holds already; `None` if it isn't free.
+    pub fn join(&self, index: usize) -> Option<Tenancy> {
+        let word = self.0.member(index);
+        let free = Tenancy(word.load(Ordering::Acquire));
+        if free.is_live() {
+            return None;
+        }
+        crash_point!("join.before");
+        word.compare_exchange(free.0, free.joined().0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        crash_point!("join.after");
+        Some(free.joined())
+    }
+
+    /// Marks a member as cleanly left. It claims nothing more.
+    pub fn leave(&self, index: usize, tenancy: Tenancy) {
+        let word = self.0.member(index);
+        let _ = word.compare_exchange(tenancy.0, tenancy.cleaned().0, Ordering::AcqRel, Ordering::Acquire);
+        crash_point!("leave.after");
+    }
+
+    /// Frees the entry of a member that holds nothing and still has its lock.
+    pub fn depart(&self, index: usize) {
+        let now = self.tenancy(index);
+        let word = self.0.member(index);
+        let _ = word.compare_exchange(now.0, now.freed().0, Ordering::AcqRel, Ordering::Acquire);
+        crash_point!("depart.after");
+    }
+
+    /// The word of a member.
+    pub fn tenancy(&self, index: usize) -> Tenancy {
+        Tenancy(self.0.member(index).load(Ordering::Acquire))
+    }
+
+    /// Takes back what the dead held. Anybody may, at any time, any number of them at once.
+    pub fn sweep(&self) -> Swept {
+        let mut swept = Swept::default();
+        for member in 0..self.0.members() {
+            let tenancy = self.tenancy(member);
+            if tenancy.is_live() && !self.0.is_alive(member) {
+                swept.slots += self.take_back(member, tenancy);
+                self.bury(member, tenancy, &mut swept);
+            }
+        }
+        if swept != Swept::default() {
+            self.advance_all();
+        }
+        swept
+    }
+
+    /// Takes back the slots of a dead member; stops as soon as others have finished with it.
+    fn take_back(&self, member: usize, seen: Tenancy) -> usize {
+        let mut moved = 0;
+        for index in 0..self.0.slots() {
+            let slot = self.0.slot(index);
+            let mut word = slot.load();
+            while word.is_held() && word.owner() == Some(member) {
+                // The owner field is an index only: the second look ties the slot's word to the
+                // dead incarnation, or else a late sweeper would rob the next owner of the index.
+                let now = self.tenancy(member);
+                if !now.is_live() || now.incarnation() != seen.incarnation() {
+                    return moved;
+                }
+                let mv = Move::Sweep { owner: member, clean: now.is_clean() };
+                let Some(to) = step(word, mv, self.0.rules()) else { break };
+                self.record_loss(slot, word, to);
+                crash_point!("sweep.before");
+                match slot.swap(word, to.to) {
+                    Ok(_) => {
+                        moved += 1;
+                        break;
+                    }
+                    Err(other) => word = other,
+                }
+                crash_point!("sweep.after");
+            }
+        }
+        moved
+    }
+
+    /// Frees the entry of a dead member for the next incarnation.
+    fn bury(&self, member: usize, seen: Tenancy, swept: &mut Swept) {
+        let now = self.tenancy(member);
+        if !now.is_live() || now.incarnation() != seen.incarnation() {
+            return;
+        }
+        self.0.count_death(member, now);
+        crash_point!("bury.before");
+        let word = self.0.member(member);
+        if word.compare_exchange(now.0, now.freed().0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            swept.dead += 1;
+        }
+        crash_point!("bury.after");
+    }
+}

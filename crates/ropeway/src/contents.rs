@@ -1,0 +1,209 @@
+//! What lies in a held slot: its arrays and its metadata.
+//!
+//! In a packed pool the arrays are the same in every slot and follow from the configuration. In an
+//! arena pool each holder lays them out; their description travels in a *blob* in the slot's own
+//! memory, together with the metadata. A reader copies the blob once and checks all of it.
+
+use crate::attachment::Attachment;
+use crate::config::PACKED_META;
+use crate::error::{Error, Result};
+use crate::field::{ALIGNMENT, Field, alignment};
+use crate::memory::{Asking, Cursor, Memory, Span};
+use crate::sync::Ordering;
+use crate::wire::{Reader, Writer};
+
+/// The arrays and the metadata of a held slot, as far as they were looked at.
+pub(crate) struct Contents {
+    /// Arrays of an arena slot with their offsets; `None` until the blob was read.
+    placed: Option<Vec<(Field, u64)>>,
+    meta: Option<Vec<u8>>,
+    cursor: Cursor,
+    changed: bool,
+}
+
+impl Contents {
+    /// A slot that begins empty, at the first stage.
+    pub fn fresh(at: &Attachment, slot: usize) -> Contents {
+        at.board.0.record(slot).blob.store(0, Ordering::Relaxed);
+        Contents {
+            placed: Some(Vec::new()),
+            meta: Some(Vec::new()),
+            cursor: Cursor::default(),
+            changed: false,
+        }
+    }
+
+    /// A slot that somebody has published.
+    pub fn published() -> Contents {
+        Contents { placed: None, meta: None, cursor: Cursor::default(), changed: false }
+    }
+
+    pub fn fields(&mut self, at: &Attachment, slot: usize) -> Result<Vec<Field>> {
+        if at.regions.is_some() {
+            return Ok(at.config().fields.clone().unwrap_or_default());
+        }
+        self.load(at, slot)?;
+        Ok(self.placed.iter().flatten().map(|(field, _)| field.clone()).collect())
+    }
+
+    pub fn find(&mut self, at: &Attachment, slot: usize, name: &str) -> Result<(Field, u64)> {
+        if let Some(regions) = &at.regions {
+            let fields = at.config().fields.as_deref().unwrap_or(&[]);
+            return fields
+                .iter()
+                .zip(regions)
+                .find(|(field, _)| field.name == name)
+                .map(|(field, base)| (field.clone(), base + slot as u64 * field.bytes()))
+                .ok_or_else(|| no_such(at, slot, name, fields.iter()));
+        }
+        self.load(at, slot)?;
+        let placed = self.placed.as_deref().unwrap_or(&[]);
+        placed
+            .iter()
+            .find(|(field, _)| field.name == name)
+            .cloned()
+            .ok_or_else(|| no_such(at, slot, name, placed.iter().map(|(field, _)| field)))
+    }
+
+    pub fn meta(&mut self, at: &Attachment, slot: usize) -> Result<Vec<u8>> {
+        self.load(at, slot)?;
+        Ok(self.meta.clone().unwrap_or_default())
+    }
+
+    pub fn set_meta(&mut self, at: &Attachment, slot: usize, meta: &[u8]) -> Result<()> {
+        if at.regions.is_some() && meta.len() as u64 > PACKED_META / 2 - 64 {
+            return Err(Error::Invalid(format!(
+                "slot {slot} of {}: metadata of a packed slot is at most {} bytes, found {}",
+                at.config().label(),
+                PACKED_META / 2 - 64,
+                meta.len()
+            )));
+        }
+        self.load(at, slot)?;
+        self.meta = Some(meta.to_vec());
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Lays out one array more.
+    pub fn add(&mut self, at: &Attachment, slot: usize, field: Field, asking: &mut Asking) -> Result<()> {
+        if at.regions.is_some() {
+            return Err(Error::Invalid(format!(
+                "{}: the arrays of this pool are fixed by its fields; {:?} can't be added",
+                asking.what, field.name
+            )));
+        }
+        self.load(at, slot)?;
+        let placed = self.placed.get_or_insert_default();
+        if placed.iter().any(|(other, _)| other.name == field.name) {
+            return Err(Error::Invalid(format!("{}: it has an array {:?} already", asking.what, field.name)));
+        }
+        let bytes = field.bytes();
+        let what = format!("{}, array {:?} of {bytes} bytes", asking.what, field.name);
+        let mut asking = Asking { me: asking.me, what: &what, pulse: &mut *asking.pulse };
+        let align = alignment(bytes);
+        let offset =
+            at.memory.place(&at.board.0, slot, &mut self.cursor, bytes.max(1), align, &mut asking)?;
+        placed.push((field, offset));
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Writes the blob, if there is anything new to say, and puts it in place by one store.
+    pub fn write_back(&mut self, at: &Attachment, slot: usize) -> Result<()> {
+        if !self.changed {
+            return Ok(());
+        }
+        let mut fields = Writer::default();
+        let placed = self.placed.as_deref().unwrap_or(&[]);
+        fields.number(placed.len() as u64);
+        for (field, offset) in placed {
+            fields.field(field).number(*offset);
+        }
+        let mut blob = Writer::default();
+        blob.bytes(&fields.0).bytes(self.meta.as_deref().unwrap_or(&[]));
+        let mut framed = Writer::default();
+        framed.bytes(&blob.0);
+        let len = framed.0.len() as u64;
+        let record = at.board.0.record(slot);
+        let what = format!("slot {slot} of {}, description of {len} bytes", at.config().label());
+        let mut asking = Asking { me: at.me, what: &what, pulse: &mut || true };
+        let offset = match &at.regions {
+            // Two halves in turn, so that the old blob stands until the new one is whole.
+            Some(regions) => {
+                let half = PACKED_META / 2;
+                let Span { offset, .. } = Memory::packed_meta(regions, slot);
+                let offset =
+                    if record.blob.load(Ordering::Relaxed) == offset + 1 { offset + half } else { offset };
+                at.memory.commit_meta(&at.board.0, offset, len, &mut asking)?;
+                offset
+            }
+            None => at.memory.place(&at.board.0, slot, &mut self.cursor, len, ALIGNMENT, &mut asking)?,
+        };
+        at.memory.write(offset, &framed.0);
+        record.blob.store(offset + 1, Ordering::Release);
+        self.changed = false;
+        Ok(())
+    }
+
+    /// Reads and checks the blob, once.
+    fn load(&mut self, at: &Attachment, slot: usize) -> Result<()> {
+        if self.placed.is_some() {
+            return Ok(());
+        }
+        let control = &at.board.0;
+        let Some(offset) = control.record(slot).blob.load(Ordering::Acquire).checked_sub(1) else {
+            (self.placed, self.meta) = (Some(Vec::new()), Some(Vec::new()));
+            return Ok(());
+        };
+        let spans = match &at.regions {
+            Some(regions) => vec![Memory::packed_meta(regions, slot)],
+            None => at.memory.extents(control, slot)?,
+        };
+        let broken =
+            |why: &str| Error::Incompatible(format!("slot {slot} of {}: {why}", at.config().label()));
+        let home = spans
+            .iter()
+            .find(|s| s.contains(offset, 8))
+            .ok_or_else(|| broken("its description lies outside of it"))?;
+        let len = u64::from_le_bytes(at.memory.read(offset, 8).try_into().expect("8 bytes were read"));
+        if !home.contains(offset + 8, len) {
+            return Err(broken("its description reaches out of it"));
+        }
+        let bytes = at.memory.read(offset + 8, len as usize);
+        let mut r = Reader::new(&bytes, "a slot's description");
+        let (fields, meta) = (r.bytes()?, r.bytes()?.to_vec());
+        r.end()?;
+        let mut r = Reader::new(fields, "a slot's list of arrays");
+        let mut placed = Vec::new();
+        for _ in 0..r.count(40)? {
+            let (field, offset) = (r.field()?, r.number()?);
+            if !offset.is_multiple_of(ALIGNMENT) || !spans.iter().any(|s| s.contains(offset, field.bytes())) {
+                return Err(broken(&format!("array {:?} lies outside of it", field.name)));
+            }
+            placed.push((field, offset));
+        }
+        self.cursor = behind(&spans, placed.iter().map(|(f, at)| at + f.bytes()).chain([offset + 8 + len]));
+        (self.placed, self.meta) = (Some(placed), Some(meta));
+        Ok(())
+    }
+}
+
+/// The place behind the last of some ends.
+fn behind(spans: &[Span], ends: impl Iterator<Item = u64>) -> Cursor {
+    let mut cursor = Cursor::default();
+    for end in ends {
+        let home = spans.iter().enumerate().find(|(_, s)| end >= s.offset && end <= s.end());
+        if let Some((extent, span)) = home
+            && (extent, end - span.offset) > (cursor.extent, cursor.used)
+        {
+            cursor = Cursor { extent, used: end - span.offset };
+        }
+    }
+    cursor
+}
+
+fn no_such<'a>(at: &Attachment, slot: usize, name: &str, fields: impl Iterator<Item = &'a Field>) -> Error {
+    let names: Vec<_> = fields.map(|f| f.name.as_str()).collect();
+    Error::NoSuch(format!("slot {slot} of {}: no array {name:?}; it has {names:?}", at.config().label()))
+}

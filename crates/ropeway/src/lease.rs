@@ -1,0 +1,370 @@
+#![allow(unsafe_code)]
+//! The right to touch one slot, and the views that keep it.
+//!
+//! A lease counts its exports: one for each base array, buffer or capsule. The count and the end
+//! of the lease are one word, so the slot moves on exactly once, when the lease has ended and the
+//! last export is gone, from whatever thread. Ending takes no lock, allocates nothing and needs no
+//! interpreter.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32 as LocalU32, Ordering::*};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::attachment::Attachment;
+use crate::board::{Claim, Phase, Store};
+use crate::contents::Contents;
+use crate::error::{Error, Result};
+use crate::field::{Element, Field};
+use crate::memory::{Asking, Span};
+use crate::word::{Move, State};
+
+/// Set in `uses` when the lease has ended; the other bits count exports.
+const ENDED: u32 = 1 << 31;
+
+/// Value of a record's `fills` when the slot has its memory and its huge pages.
+const SETTLED: u64 = 1;
+
+/// One held slot.
+pub(crate) struct Hold {
+    pub at: Arc<Attachment>,
+    pub claim: Claim,
+    uses: LocalU32,
+    contents: Mutex<Contents>,
+}
+
+impl Hold {
+    pub fn new(at: Arc<Attachment>, claim: Claim, contents: Contents) -> Arc<Hold> {
+        Arc::new(Hold { at, claim, uses: LocalU32::new(0), contents: Mutex::new(contents) })
+    }
+
+    /// How messages call the held slot.
+    pub fn label(&self) -> String {
+        let config = self.at.config();
+        format!(
+            "slot {} of {} at {:?}",
+            self.claim.index,
+            config.label(),
+            config.stages[self.claim.word.stage()]
+        )
+    }
+
+    fn contents(&self) -> std::sync::MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writes(&self) -> bool {
+        self.claim.word.state() == Some(State::HeldWrite)
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if !self.at.is_mine() {
+            return Err(Error::Invalid(format!(
+                "{}: the lease belongs to the parent of this process",
+                self.label()
+            )));
+        }
+        if self.uses.load(Acquire) & ENDED != 0 {
+            return Err(Error::Invalid(format!(
+                "{}: the lease has ended (published or released)",
+                self.label()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Ends the lease if no export lives.
+    fn end_unused(&self, verb: &str) -> Result<()> {
+        self.check_open()?;
+        match self.uses.compare_exchange(0, ENDED, AcqRel, Acquire) {
+            Ok(_) => Ok(()),
+            Err(uses) if uses & ENDED != 0 => self.check_open(),
+            Err(uses) => Err(Error::InUse(format!(
+                "{}: {uses} {} of its arrays {} (a view counts with its base), so it can't be {verb}; \
+                 drop {} first, e.g. `del`, or write by `slot[name][...] = value`",
+                self.label(),
+                if uses == 1 { "view" } else { "views" },
+                if uses == 1 { "lives" } else { "live" },
+                if uses == 1 { "it" } else { "them" },
+            ))),
+        }
+    }
+
+    /// Ends the lease; the slot is given back now, or when the last export goes.
+    fn end(&self) {
+        let before = self.uses.fetch_or(ENDED, AcqRel);
+        if before & ENDED != 0 || !self.at.is_mine() {
+            return;
+        }
+        if before == 0 {
+            self.give_back();
+        } else {
+            self.at.board.0.slot(self.claim.index).thread.store(0, Relaxed);
+        }
+    }
+
+    fn drop_export(&self) {
+        if self.uses.fetch_sub(1, AcqRel) == ENDED + 1 {
+            self.give_back();
+        }
+    }
+
+    fn give_back(&self) {
+        if !self.at.is_mine() {
+            return;
+        }
+        let (me, stage) = (self.at.me, self.claim.word.stage());
+        let middle = stage != 0 && stage != self.at.config().rules.last;
+        self.at.board.move_on(self.claim, if middle { Move::Abandon { me } } else { Move::Release { me } });
+    }
+}
+
+/// A live view of a held slot: while it lives, the slot doesn't move on.
+pub struct Export {
+    hold: Arc<Hold>,
+    start: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: the bytes stay mapped while `hold` lives; who may touch them when is the lease's rule,
+// the same for every thread.
+unsafe impl Send for Export {}
+// SAFETY: as above.
+unsafe impl Sync for Export {}
+
+impl Export {
+    fn new(hold: &Arc<Hold>, offset: u64, len: u64) -> Result<Export> {
+        hold.check_open()?;
+        // A lease that another thread ends now still counts this export: fetch_add is on the same word.
+        hold.uses.fetch_add(1, AcqRel);
+        let export = Export {
+            start: NonNull::new(hold.at.memory.at(offset)).expect("a mapping isn't at address 0"),
+            len: len as usize,
+            writable: hold.writes(),
+            hold: hold.clone(),
+        };
+        match hold.uses.load(Acquire) & ENDED {
+            0 => Ok(export),
+            _ => Err(Error::Invalid(format!("{}: the lease has ended", hold.label()))),
+        }
+    }
+
+    /// The first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for an array without elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the lease allows writing.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        self.hold.drop_export();
+    }
+}
+
+/// What read and write leases have in common.
+macro_rules! lease {
+    ($lease:ident) => {
+        impl $lease {
+            /// Index of the slot in its pool.
+            pub fn index(&self) -> usize {
+                self.0.claim.index
+            }
+
+            /// The number of moves that the slot had made when it was claimed.
+            pub fn generation(&self) -> u64 {
+                self.0.claim.word.generation()
+            }
+
+            /// Name of the stage at which the slot is held.
+            pub fn stage(&self) -> &str {
+                &self.0.at.config().stages[self.0.claim.word.stage()]
+            }
+
+            /// How often a reader has died holding this content.
+            pub fn deliveries(&self) -> u8 {
+                self.0.claim.word.deliveries()
+            }
+
+            /// True once the lease was published or released.
+            pub fn has_ended(&self) -> bool {
+                self.0.uses.load(Acquire) & ENDED != 0
+            }
+
+            /// Live exports.
+            pub fn exports(&self) -> usize {
+                (self.0.uses.load(Acquire) & !ENDED) as usize
+            }
+
+            /// The arrays of the slot.
+            pub fn fields(&self) -> Result<Vec<Field>> {
+                self.0.check_open()?;
+                self.0.contents().fields(&self.0.at, self.0.claim.index)
+            }
+
+            /// A view of one array that keeps the slot where it is.
+            pub fn export(&self, name: &str) -> Result<(Export, Field)> {
+                self.0.check_open()?;
+                let (field, offset) = self.0.contents().find(&self.0.at, self.0.claim.index, name)?;
+                Ok((Export::new(&self.0, offset, field.bytes())?, field))
+            }
+
+            /// The metadata that the last holder left.
+            pub fn meta(&self) -> Result<Vec<u8>> {
+                self.0.check_open()?;
+                self.0.contents().meta(&self.0.at, self.0.claim.index)
+            }
+
+            /// The elements of one array, in C order.
+            pub fn slice<T: Element>(&self, name: &str) -> Result<&[T]> {
+                let (offset, count) = self.0.elements::<T>(name)?;
+                // SAFETY: `elements` has checked dtype, range and alignment; the lease (borrowed)
+                // keeps others from writing, and keeps the mapping.
+                Ok(unsafe { std::slice::from_raw_parts(self.0.at.memory.at(offset).cast::<T>(), count) })
+            }
+
+            /// Gives the slot back. Fails, and changes nothing, while exports live.
+            pub fn release(&self) -> Result<()> {
+                self.0.end_unused("released")?;
+                self.0.give_back();
+                Ok(())
+            }
+
+            /// Ends the lease; the slot goes back now, or with the last export.
+            pub fn end(&self) {
+                self.0.end();
+            }
+
+            /// The processes, stages and numbers by which messages call this lease.
+            pub fn label(&self) -> String {
+                self.0.label()
+            }
+        }
+
+        impl Drop for $lease {
+            fn drop(&mut self) {
+                self.0.end();
+            }
+        }
+    };
+}
+
+/// The right to read a slot at the last stage. Dropping it gives the slot back.
+pub struct ReadLease(pub(crate) Arc<Hold>);
+lease!(ReadLease);
+
+/// The right to read and write a slot. Dropping it without [`publish`](Self::publish) gives the
+/// slot back unused.
+pub struct WriteLease(pub(crate) Arc<Hold>);
+lease!(WriteLease);
+
+impl WriteLease {
+    /// True once the memory of the slot is there.
+    pub fn is_prepared(&self) -> bool {
+        let at = &self.0.at;
+        match at.regions {
+            Some(_) => at.board.0.record(self.0.claim.index).fills.load(Relaxed) >= SETTLED,
+            None => at.config().fields.is_none(),
+        }
+    }
+
+    /// Commits the memory of a slot that was just acquired, and lays out the arrays that it always
+    /// has. Takes as long as the system needs to find the pages; [`Pool::acquire_with`] does it too.
+    ///
+    /// [`Pool::acquire_with`]: crate::Pool::acquire_with
+    pub fn prepare(&self, pulse: &mut dyn FnMut() -> bool) -> Result<()> {
+        if self.is_prepared() {
+            return Ok(());
+        }
+        let (at, slot) = (&self.0.at, self.0.claim.index);
+        let fields = || at.config().fields.iter().flatten();
+        let Some(regions) = &at.regions else {
+            return fields().try_for_each(|field| self.add(field.clone(), pulse));
+        };
+        let record = at.board.0.record(slot);
+        if record.settled.load(Relaxed) != fields().map(Field::bytes).sum::<u64>() {
+            let label = self.label();
+            let mut asking = Asking { me: at.me, what: &label, pulse };
+            return at.memory.settle_packed(&at.board.0, slot, regions, &mut asking);
+        }
+        // The second time round the slot has settled: huge pages pay from now on.
+        record.fills.store(SETTLED, Relaxed);
+        for (field, base) in fields().zip(regions) {
+            at.memory.collapse(Span { offset: base + slot as u64 * field.bytes(), len: field.bytes() });
+        }
+        Ok(())
+    }
+
+    /// Adds an array to a slot of an arena pool, and commits its memory.
+    pub fn add(&self, field: Field, pulse: &mut dyn FnMut() -> bool) -> Result<()> {
+        self.0.check_open()?;
+        let label = self.0.label();
+        let mut asking = Asking { me: self.0.at.me, what: &label, pulse };
+        self.0.contents().add(&self.0.at, self.0.claim.index, field, &mut asking)
+    }
+
+    /// Sets the metadata that travels with the slot.
+    pub fn set_meta(&self, meta: &[u8]) -> Result<()> {
+        self.0.check_open()?;
+        self.0.contents().set_meta(&self.0.at, self.0.claim.index, meta)
+    }
+
+    /// The elements of one array, in C order, to write.
+    pub fn slice_mut<T: Element>(&mut self, name: &str) -> Result<&mut [T]> {
+        let (offset, count) = self.0.elements::<T>(name)?;
+        // SAFETY: as in `slice`; the exclusive borrow keeps this process from aliasing, the write
+        // lease keeps others out.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.0.at.memory.at(offset).cast::<T>(), count) })
+    }
+
+    /// Sends the slot on to the next stage. Fails, and keeps the lease, while exports live, when
+    /// the pool was aborted, and at the last stage.
+    pub fn publish(&self) -> Result<()> {
+        let (hold, at) = (&*self.0, &self.0.at);
+        hold.check_open()?;
+        let label = || hold.label();
+        if hold.claim.word.stage() == at.config().rules.last {
+            return Err(Error::Invalid(format!("{}: there is no stage behind it; release it", label())));
+        }
+        if at.board.phase() == Phase::Aborted {
+            return Err(Error::Closed(format!("{}: the pool was aborted", label())));
+        }
+        hold.contents().write_back(at, hold.claim.index)?;
+        hold.end_unused("published")?;
+        if at.board.move_on(hold.claim, Move::Publish { me: at.me }) {
+            return Ok(());
+        }
+        Err(Error::Gone(format!("{}: it was taken away from this process", label())))
+    }
+}
+
+impl Hold {
+    /// Offset and number of the elements of an array that is to be read as `T`s.
+    fn elements<T: Element>(&self, name: &str) -> Result<(u64, usize)> {
+        self.check_open()?;
+        let (field, offset) = self.contents().find(&self.at, self.claim.index, name)?;
+        if field.dtype != T::DTYPE {
+            return Err(Error::Invalid(format!(
+                "{}: array {name:?} has dtype {}, asked for as {}",
+                self.label(),
+                field.dtype,
+                T::DTYPE
+            )));
+        }
+        Ok((offset, field.bytes() as usize / size_of::<T>()))
+    }
+}

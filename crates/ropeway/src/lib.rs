@@ -1,0 +1,53 @@
+//! Hands large contiguous arrays between processes without copying a byte.
+//!
+//! A [`Pool`] owns shared memory, divided into slots. A producer [acquires](Pool::acquire) a slot,
+//! fills its arrays in place and [publishes](WriteLease::publish) it; a consumer [takes](Pool::take)
+//! it, reads the same bytes and lets it go. The right to touch a slot is a *lease*, a value that
+//! hands itself back; what a killed process held is taken back by whoever notices first.
+//!
+//! The layers, each knowing only those above it: `word` (the state of a slot and its moves),
+//! `board` and `wait` (the protocol, apart from the memory that it runs on, so that loom and
+//! shuttle can run it), `layout` and `memory` (the mapped segments), `attachment` (a process's
+//! membership), `lease` and `contents`, `pool`.
+#![deny(unsafe_code)]
+
+pub mod board;
+pub mod sync;
+pub mod wait;
+pub mod word;
+
+#[cfg(not(any(loom, shuttle)))]
+mod attachment;
+#[cfg(not(any(loom, shuttle)))]
+mod config;
+#[cfg(not(any(loom, shuttle)))]
+mod contents;
+mod error;
+mod field;
+#[cfg(not(any(loom, shuttle)))]
+mod handle;
+#[cfg(not(any(loom, shuttle)))]
+mod layout;
+#[cfg(not(any(loom, shuttle)))]
+mod lease;
+#[cfg(not(any(loom, shuttle)))]
+mod memory;
+#[cfg(not(any(loom, shuttle)))]
+mod pool;
+#[cfg(not(any(loom, shuttle)))]
+mod status;
+#[cfg(not(any(loom, shuttle)))]
+mod wire;
+
+pub use board::Phase;
+pub use error::{Error, Result};
+pub use field::{ALIGNMENT, Element, Field};
+#[cfg(not(any(loom, shuttle)))]
+pub use {
+    config::{MAX_SLOTS, Options},
+    handle::Handle,
+    lease::{Export, ReadLease, WriteLease},
+    pool::{Pool, Ring, Wait, leave_all},
+    status::{LostSlot, MemberStatus, PoolStatus, SlotStatus},
+    word::State,
+};

@@ -1,0 +1,485 @@
+//! A pool of slots that go from process to process.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
+
+use crate::attachment::{Attachment, Link, Process};
+use crate::board::{Claim, Phase, Store, Swept};
+use crate::config::Options;
+use crate::contents::Contents;
+use crate::error::{Error, Result};
+use crate::field::Field;
+use crate::handle::Handle;
+use crate::lease::{Hold, ReadLease, WriteLease};
+use crate::memory::{committed, committed_of};
+use crate::status::{LostSlot, MemberStatus, PoolStatus, SlotStatus};
+use crate::wait::{Ended, Until, Waiter};
+use crate::word::{State, Word};
+
+/// How long to wait, and what to do between the slices of a wait.
+pub struct Wait<'a> {
+    /// `None` waits for ever, zero doesn't wait.
+    pub timeout: Option<Duration>,
+    /// Runs at least every 50 ms during a wait; false interrupts it.
+    pub pulse: &'a mut dyn FnMut() -> bool,
+}
+
+/// A pool of slots in shared memory.
+///
+/// Cheap to send anywhere as a [`Handle`]. All operations take `&self` and may be called from any
+/// thread. A forked child that uses an inherited `Pool` joins as a member of its own.
+///
+/// # Examples
+///
+/// ```
+/// use ropeway::{Field, Options, Pool};
+///
+/// let image = Field::new("image", "<f4", 4, &[2, 3, 8, 8])?;
+/// let pool = Pool::create(&Options::new(2).fields(vec![image]))?;
+///
+/// let mut slot = pool.acquire()?;
+/// slot.slice_mut::<f32>("image")?.fill(1.5);
+/// slot.publish()?;
+///
+/// let slot = pool.take()?; // here, or in another process that has `pool.handle()`
+/// assert_eq!(slot.slice::<f32>("image")?.iter().sum::<f32>(), 1.5 * 384.0);
+/// slot.release()?;
+/// # Ok::<(), ropeway::Error>(())
+/// ```
+pub struct Pool(Link);
+
+impl Pool {
+    /// Makes a pool. It closes when this process drops its last part of it, or dies.
+    pub fn create(options: &Options) -> Result<Pool> {
+        Attachment::create(options).map(|at| Pool(Link::new(at)))
+    }
+
+    /// Opens a pool by a handle. The same pool in the same process is the same membership.
+    pub fn attach(handle: &Handle) -> Result<Pool> {
+        Attachment::attach(handle).map(|at| Pool(Link::new(at)))
+    }
+
+    /// Opens the pool of that name, made by a process of the same user.
+    pub fn find(name: &str) -> Result<Pool> {
+        Attachment::find(name).map(|at| Pool(Link::new(at)))
+    }
+
+    /// What to send to a process that is to open this pool.
+    pub fn handle(&self) -> Result<Handle> {
+        Ok(self.0.get()?.handle())
+    }
+
+    /// How messages call the pool.
+    pub fn label(&self) -> String {
+        self.0.inherited().config().label()
+    }
+
+    /// The pool's name, if it has one.
+    pub fn name(&self) -> Option<&str> {
+        self.0.inherited().config().name.as_deref()
+    }
+
+    /// The pool's unique id.
+    pub fn id(&self) -> [u8; 16] {
+        self.0.inherited().config().id
+    }
+
+    /// Names of the stages.
+    pub fn stages(&self) -> &[String] {
+        &self.0.inherited().config().stages
+    }
+
+    /// The arrays of every slot, if they are fixed.
+    pub fn fields(&self) -> Option<&[Field]> {
+        self.0.inherited().config().fields.as_deref()
+    }
+
+    /// True when all slots of one field form one contiguous array.
+    pub fn is_packed(&self) -> bool {
+        self.0.inherited().regions.is_some()
+    }
+
+    // ---- acquiring --------------------------------------------------------------------------
+
+    /// Takes a free slot to fill, waiting as long as it takes.
+    pub fn acquire(&self) -> Result<WriteLease> {
+        self.acquire_with(&mut Wait { timeout: None, pulse: &mut || true })
+    }
+
+    /// Takes a free slot to fill if there is one now.
+    pub fn try_acquire(&self) -> Result<WriteLease> {
+        self.acquire_timeout(Duration::ZERO)
+    }
+
+    /// Takes a free slot to fill, waiting at most for `timeout`.
+    pub fn acquire_timeout(&self, timeout: Duration) -> Result<WriteLease> {
+        self.acquire_with(&mut Wait { timeout: Some(timeout), pulse: &mut || true })
+    }
+
+    /// Takes a free slot to fill.
+    pub fn acquire_with(&self, wait: &mut Wait<'_>) -> Result<WriteLease> {
+        let at = self.0.get()?;
+        let claim = match claim_free(&at) {
+            Some(Ok(claim)) => claim,
+            _ => wait_for(&at, 0, wait, || claim_free(&at), || None)?.map_err(|phase| over(&at, 0, phase))?,
+        };
+        let lease = filling(at, claim);
+        lease.prepare(wait.pulse)?;
+        Ok(lease)
+    }
+
+    /// Takes a free slot if one is there this instant, without looking any further.
+    ///
+    /// The caller [prepares](WriteLease::prepare) it before use.
+    pub fn acquire_now(&self) -> Result<Option<WriteLease>> {
+        let at = self.0.get()?;
+        let Some(Ok(claim)) = claim_free(&at) else { return Ok(None) };
+        Ok(Some(filling(at, claim)))
+    }
+
+    // ---- taking -----------------------------------------------------------------------------
+
+    /// Takes the slot that was published first to the last stage, to read.
+    pub fn take(&self) -> Result<ReadLease> {
+        self.take_with(&mut Wait { timeout: None, pulse: &mut || true })
+    }
+
+    /// Takes a slot to read if there is one now.
+    pub fn try_take(&self) -> Result<ReadLease> {
+        self.take_timeout(Duration::ZERO)
+    }
+
+    /// Takes a slot to read, waiting at most for `timeout`.
+    pub fn take_timeout(&self, timeout: Duration) -> Result<ReadLease> {
+        self.take_with(&mut Wait { timeout: Some(timeout), pulse: &mut || true })
+    }
+
+    /// Takes a slot to read. If this process dies it is delivered again.
+    pub fn take_with(&self, wait: &mut Wait<'_>) -> Result<ReadLease> {
+        let at = self.0.get()?;
+        let last = at.config().rules.last;
+        Ok(ReadLease(take(&at, last, false, wait)?))
+    }
+
+    /// Takes a slot at a stage to write, waiting as long as it takes.
+    pub fn take_mut(&self, stage: &str) -> Result<WriteLease> {
+        self.take_mut_with(stage, &mut Wait { timeout: None, pulse: &mut || true })
+    }
+
+    /// Takes a slot at a stage (any but the first) to write. If this process dies, what it may have
+    /// half changed is not delivered but reported as lost.
+    pub fn take_mut_with(&self, stage: &str, wait: &mut Wait<'_>) -> Result<WriteLease> {
+        let at = self.0.get()?;
+        let index = at.config().stage(stage)?;
+        if index == 0 {
+            return Err(Error::NoSuch(format!(
+                "{}: slots at the first stage, {stage:?}, are acquired, not taken",
+                at.config().label()
+            )));
+        }
+        Ok(WriteLease(take(&at, index, true, wait)?))
+    }
+
+    /// Takes a slot to read if one waits at the last stage this instant.
+    pub fn take_now(&self) -> Result<Option<ReadLease>> {
+        let at = self.0.get()?;
+        let last = at.config().rules.last;
+        Ok(take_now(&at, last, false).map(ReadLease))
+    }
+
+    // ---- the whole pool ---------------------------------------------------------------------
+
+    /// Lets no new slot begin; what is filled or being filled can still be taken.
+    pub fn close(&self) -> Result<()> {
+        self.0.get()?.board.enter(Phase::Closed);
+        Ok(())
+    }
+
+    /// Ends every wait now; nothing is published any more.
+    pub fn abort(&self) -> Result<()> {
+        self.0.get()?.board.enter(Phase::Aborted);
+        Ok(())
+    }
+
+    /// The phase that the pool is in.
+    pub fn phase(&self) -> Phase {
+        self.0.inherited().board.phase()
+    }
+
+    /// Takes back what the dead held. Waiters do this by themselves.
+    pub fn sweep(&self) -> Result<Swept> {
+        Ok(self.0.get()?.board.sweep())
+    }
+
+    /// Takes every slot that waits and gives it back unread; the number of them.
+    pub fn discard(&self) -> Result<usize> {
+        let mut dropped = 0;
+        while let Ok(lease) = self.try_take() {
+            lease.end();
+            dropped += 1;
+        }
+        Ok(dropped)
+    }
+
+    /// All slots of one field of a packed pool: first byte, bytes, and the field.
+    ///
+    /// The bytes belong to whoever holds the slots; reading others tears.
+    pub fn ring(&self, name: &str) -> Result<Ring> {
+        let at = self.0.get()?;
+        let config = at.config();
+        let fields = config.fields.as_deref().unwrap_or(&[]);
+        let index = fields.iter().position(|f| f.name == name).ok_or_else(|| {
+            let names: Vec<_> = fields.iter().map(|f| f.name.as_str()).collect();
+            Error::NoSuch(format!("{}: no field {name:?}; it has {names:?}", config.label()))
+        })?;
+        let Some(regions) = &at.regions else {
+            let odd = fields.iter().find(|f| !f.bytes().is_multiple_of(64) || f.bytes() == 0);
+            let why = odd.map_or("its slots are arenas".into(), |f| {
+                format!(
+                    "field {:?} has {} bytes in a slot; make it a multiple of 64, {}",
+                    f.name,
+                    f.bytes(),
+                    nearest(f)
+                )
+            });
+            return Err(Error::Invalid(format!("{}: it has no ring of {name:?}: {why}", config.label())));
+        };
+        let (field, base) = (fields[index].clone(), regions[index]);
+        Ok(Ring { slots: config.max_slots, base, field, at: at.clone() })
+    }
+
+    /// Who holds what, since when; what waits where; what was lost.
+    pub fn status(&self) -> PoolStatus {
+        status(self.0.inherited())
+    }
+}
+
+/// Marks every membership of this process as cleanly left: what it reads counts as consumed.
+/// For exit handlers; the process claims no slot any more.
+pub fn leave_all() {
+    Process::current().leave_all();
+}
+
+/// All slots of one field as one stretch of memory.
+pub struct Ring {
+    at: Arc<Attachment>,
+    base: u64,
+    /// The field as it is in one slot.
+    pub field: Field,
+    /// Number of slots.
+    pub slots: usize,
+}
+
+impl Ring {
+    /// The first byte of slot 0.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.at.memory.at(self.base)
+    }
+
+    /// Bytes of all slots together.
+    pub fn len(&self) -> usize {
+        self.field.bytes() as usize * self.slots
+    }
+
+    /// Never: a field of a ring has bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn nearest(field: &Field) -> String {
+    let Some((&first, rest)) = field.shape.split_first() else { return "it has no axis to change".into() };
+    let row = rest.iter().product::<u64>() * u64::from(field.itemsize);
+    let fits = |n: &u64| *n > 0 && (n * row).is_multiple_of(64);
+    let below = (0..first).rev().find(fits);
+    let above = (first + 1..first + 65).find(fits);
+    let sizes: Vec<_> = below.into_iter().chain(above).map(|n| n.to_string()).collect();
+    format!("e.g. a first axis of {}", sizes.join(" or "))
+}
+
+/// Claims a free slot, or adds one, and checks that the pool is open; the phase if it isn't.
+fn claim_free(at: &Attachment) -> Option<std::result::Result<Claim, Phase>> {
+    if at.leaving.load(Relaxed) {
+        return Some(Err(Phase::Closed));
+    }
+    let (board, me) = (&at.board, at.me);
+    let claim = board.acquire(me, at.hint.load(Relaxed) as usize);
+    let claim = claim.or_else(|| {
+        let limit = at.config().max_slots;
+        if at.config().slots < limit { board.add(me, limit) } else { None }
+    });
+    match claim {
+        Some(claim) => Some(board.confirm(me, claim)),
+        None => Some(board.phase()).filter(|&phase| phase != Phase::Open).map(Err),
+    }
+}
+
+/// A lease on a slot that was claimed at the first stage.
+fn filling(at: Arc<Attachment>, claim: Claim) -> WriteLease {
+    at.hint.store(claim.index as u32 + 1, Relaxed);
+    let contents = Contents::fresh(&at, claim.index);
+    WriteLease(Hold::new(at, claim, contents))
+}
+
+fn claim_published(at: &Attachment, stage: usize, write: bool) -> Option<Claim> {
+    if at.leaving.load(Relaxed) || at.board.phase() == Phase::Aborted {
+        return None;
+    }
+    at.board.take(at.me, stage, write)
+}
+
+fn take_now(at: &Arc<Attachment>, stage: usize, write: bool) -> Option<Arc<Hold>> {
+    let claim = claim_published(at, stage, write)?;
+    Some(Hold::new(at.clone(), claim, Contents::published()))
+}
+
+fn take(at: &Arc<Attachment>, stage: usize, write: bool, wait: &mut Wait<'_>) -> Result<Arc<Hold>> {
+    if let Some(hold) = take_now(at, stage, write) {
+        return Ok(hold);
+    }
+    let drained = || {
+        let phase = at.board.phase();
+        let over = phase == Phase::Aborted || at.leaving.load(Relaxed);
+        (over || phase != Phase::Open && at.board.is_drained(stage)).then_some(Ended::Over(phase))
+    };
+    let claim = wait_for(at, stage, wait, || claim_published(at, stage, write), drained)?;
+    Ok(Hold::new(at.clone(), claim, Contents::published()))
+}
+
+/// Waits at a stage, and says in words why it came to nothing.
+fn wait_for<T>(
+    at: &Attachment,
+    stage: usize,
+    wait: &mut Wait<'_>,
+    claim: impl FnMut() -> Option<T>,
+    mut ended: impl FnMut() -> Option<Ended>,
+) -> Result<T> {
+    let config = at.config();
+    if wait.timeout.is_none() && holds_everything(at) {
+        return Err(Error::InUse(format!(
+            "{}: this thread itself holds all {} slots, so waiting at {:?} would never end; \
+             publish or release one first",
+            config.label(),
+            at.board.0.slots(),
+            config.stages[stage]
+        )));
+    }
+    let due = || at.sweep_due();
+    let waiter = Waiter { stage, spin: &at.spins[stage], sweep_due: &due };
+    let alone = || (stage > 0 && is_alone(at, stage)).then_some(Ended::Alone);
+    let mut patience = Until::new(wait.timeout, wait.pulse);
+    let found = at.board.wait(&waiter, &mut patience, claim, || ended().or_else(alone));
+    found.map_err(|why| match why {
+        Ended::Over(phase) => over(at, stage, phase),
+        Ended::Interrupted => {
+            Error::Interrupted(format!("{}: the wait at {:?}", config.label(), config.stages[stage]))
+        }
+        Ended::Alone => Error::PeerDied(format!(
+            "{}: a member died, nothing is on its way to {:?}, and no other member lives",
+            config.label(),
+            config.stages[stage]
+        )),
+        Ended::TimedOut => timed_out(at, stage, wait.timeout.unwrap_or_default()),
+    })
+}
+
+/// True when a member has died, no other lives, and nothing can come to `stage` any more.
+fn is_alone(at: &Attachment, stage: usize) -> bool {
+    let control = &at.board.0;
+    control.header().deaths.0.load(Acquire) > 0
+        && (0..control.members()).all(|k| k == at.me || !at.board.tenancy(k).is_live())
+        && !at.creator
+        && at.board.is_drained(stage)
+}
+
+/// True when every slot is held by an open lease of the calling thread.
+fn holds_everything(at: &Attachment) -> bool {
+    let control = &at.board.0;
+    let thread = control.thread();
+    if at.config().slots < at.config().max_slots {
+        return false;
+    }
+    (0..control.slots()).all(|index| {
+        let slot = control.slot(index);
+        slot.load().owner() == Some(at.me) && slot.thread.load(Relaxed) == thread
+    })
+}
+
+fn over(at: &Attachment, stage: usize, phase: Phase) -> Error {
+    let (label, stage) = (at.config().label(), &at.config().stages[stage]);
+    match phase {
+        Phase::Orphaned => Error::PeerDied(format!(
+            "{label}: its creator, process {}, died; nothing comes to {stage:?} any more",
+            at.config().creator_pid
+        )),
+        Phase::Aborted => Error::Closed(format!("{label} was aborted")),
+        _ if at.leaving.load(Relaxed) => Error::Closed(format!("{label}: this process is leaving")),
+        _ => Error::Closed(format!("{label} is closed; nothing comes to {stage:?} any more")),
+    }
+}
+
+fn timed_out(at: &Attachment, stage: usize, timeout: Duration) -> Error {
+    let mut text = format!(
+        "{}: no slot came to {:?} within {:.3} s",
+        at.config().label(),
+        at.config().stages[stage],
+        timeout.as_secs_f64()
+    );
+    if !timeout.is_zero() {
+        let holders: Vec<_> = status(at).slots.iter().filter_map(SlotStatus::held_by).collect();
+        text += &match holders.len() {
+            0 => "; nobody holds any".to_owned(),
+            n => format!("; {}{}", holders[..n.min(4)].join(", "), if n > 4 { ", ..." } else { "" }),
+        };
+    }
+    Error::Timeout(text)
+}
+
+fn status(at: &Attachment) -> PoolStatus {
+    let control = &at.board.0;
+    let (config, now) = (at.config(), control.now());
+    let slots = (0..control.slots()).map(|index| {
+        let slot = control.slot(index);
+        let word = slot.load();
+        let held = word.is_held();
+        SlotStatus {
+            index,
+            state: word.state().unwrap_or(State::Absent),
+            stage: config.stages.get(word.stage()).cloned().unwrap_or_default(),
+            pid: word.owner().filter(|_| held).map(|k| control.pid(k)),
+            thread: Some(slot.thread.load(Relaxed)).filter(|&t| held && t != 0),
+            held_for: held.then(|| Duration::from_nanos(now.saturating_sub(slot.since.load(Relaxed)))),
+            deliveries: word.deliveries(),
+            generation: word.generation(),
+            committed: committed_of(control, index, at.regions.is_some()),
+        }
+    });
+    let members = (0..control.members()).filter(|&k| at.board.tenancy(k).is_live()).map(|k| MemberStatus {
+        pid: control.pid(k),
+        alive: control.is_alive(k),
+        left: at.board.tenancy(k).is_clean(),
+        announced: control.member_entry(k).announced.load(Relaxed),
+    });
+    let lost = (0..control.slots()).filter_map(|index| {
+        let slot = control.slot(index);
+        let word = Word(slot.loss.load(Acquire));
+        (word.generation() > 0).then(|| LostSlot {
+            index,
+            generation: word.generation(),
+            stage: config.stages.get(word.stage()).cloned().unwrap_or_default(),
+            pid: slot.loss_pid.load(Relaxed),
+        })
+    });
+    PoolStatus {
+        label: config.label(),
+        phase: at.board.phase(),
+        slots: slots.collect(),
+        members: members.collect(),
+        lost: lost.collect(),
+        published: control.tickets().load(Relaxed),
+        deaths: control.header().deaths.0.load(Relaxed),
+        committed: committed(control),
+        memory_limit: config.memory_limit,
+    }
+}

@@ -1,0 +1,91 @@
+//! Who holds what, since when.
+
+use std::time::Duration;
+
+use crate::board::Phase;
+use crate::word::State;
+
+/// A pool at one moment. Slots move while it is taken; each line is true by itself.
+#[derive(Clone, Debug)]
+pub struct PoolStatus {
+    /// How messages call the pool.
+    pub label: String,
+    /// Open, closed or aborted.
+    pub phase: Phase,
+    /// Every slot.
+    pub slots: Vec<SlotStatus>,
+    /// Every member whose entry isn't free.
+    pub members: Vec<MemberStatus>,
+    /// For each slot the last content that was lost.
+    pub lost: Vec<LostSlot>,
+    /// Times that a slot was published, over all stages.
+    pub published: u64,
+    /// Members that died without leaving.
+    pub deaths: u64,
+    /// Bytes of memory that the slots have.
+    pub committed: u64,
+    /// The limit for `committed`.
+    pub memory_limit: Option<u64>,
+}
+
+/// One slot.
+#[derive(Clone, Debug)]
+pub struct SlotStatus {
+    /// Its index.
+    pub index: usize,
+    /// What is going on in it.
+    pub state: State,
+    /// Where it is.
+    pub stage: String,
+    /// The process that holds it.
+    pub pid: Option<u64>,
+    /// The thread that took it, while its lease is open.
+    pub thread: Option<u64>,
+    /// How long it has been held.
+    pub held_for: Option<Duration>,
+    /// Times that a reader died with its content.
+    pub deliveries: u8,
+    /// Moves that it has made.
+    pub generation: u64,
+    /// Bytes of memory that it has.
+    pub committed: u64,
+}
+
+impl SlotStatus {
+    /// Who holds the slot, in words.
+    pub fn held_by(&self) -> Option<String> {
+        let (pid, held) = (self.pid?, self.held_for?);
+        Some(format!(
+            "slot {} is held by process {pid} at {:?} for {:.1} s",
+            self.index,
+            self.stage,
+            held.as_secs_f64()
+        ))
+    }
+}
+
+/// One member.
+#[derive(Clone, Debug)]
+pub struct MemberStatus {
+    /// Its process id.
+    pub pid: u64,
+    /// Whether its address space exists.
+    pub alive: bool,
+    /// Whether it left by a normal exit.
+    pub left: bool,
+    /// Bytes that it is about to commit.
+    pub announced: u64,
+}
+
+/// Published content that nobody will get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostSlot {
+    /// The slot that held it.
+    pub index: usize,
+    /// Moves that the slot had made then.
+    pub generation: u64,
+    /// Where it was lost.
+    pub stage: String,
+    /// The process that held it.
+    pub pid: u64,
+}

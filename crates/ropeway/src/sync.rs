@@ -1,0 +1,84 @@
+//! The one door to atomics, and the points at which a model may kill a participant.
+//!
+//! Everything that reads or writes memory shared between processes takes its atomics from here,
+//! so that loom and shuttle can put their own in place. Their atomics differ in size from the real
+//! ones; therefore the algorithms take references and only [`crate::layout`] casts bytes.
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(shuttle)]
+pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(any(loom, shuttle)))]
+pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Tells the processor (or the model) that this thread spins.
+pub fn spin_hint() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
+    #[cfg(not(any(loom, shuttle)))]
+    std::hint::spin_loop();
+}
+
+/// A named instant before or after a store to shared memory, at which a participant may die.
+///
+/// Costs nothing in an ordinary build. With the feature `crash-points` the process kills itself
+/// with SIGKILL at the point that `ROPEWAY_CRASH` names (`NAME` or `NAME:N` for the N-th passage).
+/// In a model the installed hook decides (see `crates/ropeway/tests/model`).
+macro_rules! crash_point {
+    ($name:literal) => {
+        #[cfg(any(feature = "crash-points", loom, shuttle))]
+        $crate::sync::crash::reached($name);
+    };
+}
+pub(crate) use crash_point;
+
+/// Death at a crash point.
+#[cfg(any(feature = "crash-points", loom, shuttle))]
+pub mod crash {
+    #[cfg(any(loom, shuttle))]
+    use std::cell::RefCell;
+
+    /// What a modelled participant unwinds with when it dies.
+    #[cfg(any(loom, shuttle))]
+    pub struct Died;
+
+    #[cfg(any(loom, shuttle))]
+    thread_local! {
+        static HOOK: RefCell<Option<Box<dyn FnMut(&'static str) -> bool>>> = const { RefCell::new(None) };
+    }
+
+    /// Installs the hook of the model: it says at each point whether the participant dies there.
+    #[cfg(any(loom, shuttle))]
+    pub fn install(hook: Option<Box<dyn FnMut(&'static str) -> bool>>) {
+        HOOK.with(|h| *h.borrow_mut() = hook);
+    }
+
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn reached(name: &'static str) {
+        let dies = HOOK.with(|h| h.borrow_mut().as_mut().is_some_and(|hook| hook(name)));
+        if dies {
+            std::panic::resume_unwind(Box::new(Died));
+        }
+    }
+
+    #[cfg(all(feature = "crash-points", not(any(loom, shuttle))))]
+    pub(crate) fn reached(name: &'static str) {
+        use std::sync::OnceLock;
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static ARMED: OnceLock<Option<(String, u64)>> = OnceLock::new();
+        static PASSED: AtomicU64 = AtomicU64::new(0);
+        let armed = ARMED.get_or_init(|| {
+            let text = std::env::var("ROPEWAY_CRASH").ok()?;
+            let (name, nth) = text.split_once(':').unwrap_or((&text, "1"));
+            Some((name.to_owned(), nth.parse().ok()?))
+        });
+        if let Some((at, nth)) = armed
+            && at == name
+            && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *nth
+        {
+            ropeway_sys::process::kill_self();
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Who this process is, what others are called, and what time it is.
+//!
+//! Pids are for messages and for opening a file of another process. Whether a
+//! process lives is the business of [`crate::liveness`] alone.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Returns this process's id, as its own pid namespace has it.
+pub fn pid() -> u32 {
+    std::process::id()
+}
+
+/// Returns when a process was started, in clock ticks since boot; `None` if it isn't there.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the name in parentheses, which may itself contain any of them.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Returns the number of this process's pid namespace, 0 without `/proc`.
+pub fn pid_namespace() -> u64 {
+    fs::metadata("/proc/thread-self/ns/pid").map_or(0, |namespace| namespace.ino())
+}
+
+/// Returns the number of the calling thread, which no other thread of its pid namespace has.
+pub fn thread_id() -> u64 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into()
+}
+
+/// Returns the user in whose name this process makes and opens files.
+pub fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Returns what a process is called (at most 15 bytes); `None` if it isn't there.
+pub fn name_of(pid: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
+}
+
+/// Returns 16 bytes that nobody else has.
+pub fn random_id() -> [u8; 16] {
+    random()
+}
+
+/// Returns the time since boot as of the last clock tick (some milliseconds ago), the cheap way.
+pub fn monotonic_coarse_ns() -> u64 {
+    nanoseconds(ClockId::MonotonicCoarse)
+}
+
+/// Returns the time since boot.
+pub fn monotonic_ns() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// Kills this process on the spot, as a test's way to die in the middle of something.
+pub fn kill_self() -> ! {
+    // SAFETY: neither call touches memory; nothing of this process runs after the first.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGKILL);
+        libc::_exit(137)
+    }
+}
+
+/// Bytes from the kernel's generator; async-signal-safe. Up to 256 come all at once.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    loop {
+        match getrandom(&mut bytes, GetRandomFlags::empty()) {
+            Ok(_) => return bytes,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("the kernel gives no random bytes: {error}"),
+        }
+    }
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}

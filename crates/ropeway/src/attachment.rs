@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! A process's place in a pool: the mapped segments, its membership, its patience.
 //!
 //! One attachment per process and pool: unpickling a pool that is open already gives the same one.
@@ -6,13 +5,11 @@
 //! membership alive; closing a pool never unmaps. A forked child inherits the bytes of all this but
 //! none of the rights: the cookie tells, and the child attaches anew when it first uses the pool.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32 as LocalU32, AtomicU64 as LocalU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32 as LocalU32, AtomicU64 as LocalU64, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use ropeway_sys::liveness::Alive;
-use ropeway_sys::memfd::Memfd;
 use ropeway_sys::names::{self, Name};
 use ropeway_sys::{fork, limits, process};
 
@@ -20,8 +17,10 @@ use crate::board::{Board, Phase, Store, Tenancy};
 use crate::config::{Config, Options, hex};
 use crate::error::{Error, Result};
 use crate::handle::{Handle, Route};
-use crate::layout::{Control, POOL_END, creator_tag};
+use crate::layout::{ARENA_END, Control, POOL_END, creator_tag};
+use crate::member::{Membership, claim_entry, introduce, open_control, open_data, route_of};
 use crate::memory::{Memory, segment_len};
+use crate::process::Process;
 use crate::wait::{SLICE, Spin};
 use crate::word::{MAX_MEMBERS, Word};
 
@@ -47,12 +46,24 @@ pub(crate) struct Attachment {
 impl Attachment {
     /// Makes a pool and joins it.
     pub fn create(options: &Options) -> Result<Arc<Attachment>> {
+        let attachment = Arc::new(Attachment::found(options, POOL_END)?);
+        let config = attachment.config();
+        if let Some(bytes) = config.slot_bytes() {
+            let all = bytes.saturating_mul(config.slots as u64);
+            attachment.memory.check_promise(&attachment.board.0, attachment.me, all)?;
+        }
+        Process::current().remember(&attachment);
+        Ok(attachment)
+    }
+
+    /// Makes the segments, with a control segment of that length, and joins as the first member.
+    pub fn found(options: &Options, control_len: usize) -> Result<Attachment> {
         let mut config = Config::new(options, process::random_id())?;
         let data_len = segment_len(&config);
-        let memory = Memory::create(data_len, &config.label(), false)?;
+        let memory = Memory::create(data_len, &config.label(), control_len != ARENA_END)?;
         (config.data_len, config.data_inode) = (data_len, memory.fd.inode());
         config.creator_pid = process::pid();
-        let control = Control::create(config, POOL_END)?;
+        let control = Control::create(config, control_len)?;
         for index in 0..control.config.slots {
             control.slot(index).word.store(Word::FREE.0, Relaxed);
         }
@@ -63,15 +74,9 @@ impl Attachment {
                 "pool {name:?}: can't take the name (is there another pool of that name?)"
             )))?),
         };
-        let attachment = Attachment::join(control, memory, name, true)?;
-        let config = attachment.config();
-        if let Some(bytes) = config.slot_bytes() {
-            let all = bytes.saturating_mul(config.slots as u64);
-            attachment.memory.check_promise(&attachment.board.0, attachment.me, all)?;
-        }
-        let attachment = Arc::new(attachment);
-        Process::current().remember(&attachment);
-        Ok(attachment)
+        let board = Board(control);
+        let member = claim_entry(&board, Alive::hold)?;
+        Ok(Attachment::join(board, memory, name, member, true))
     }
 
     /// Opens a pool by its handle, or gives back the attachment that this process has.
@@ -83,7 +88,7 @@ impl Attachment {
         }
         let mut tried = Vec::new();
         for route in &handle.routes {
-            match open_control(route.pid, route.control, Some(handle.id)) {
+            match open_control(route.pid, route.control, Some(handle.id), POOL_END) {
                 Ok(control) => {
                     let attachment = Arc::new(Attachment::open(control, Some(*route))?);
                     attached.insert(handle.id, Arc::downgrade(&attachment));
@@ -105,7 +110,7 @@ impl Attachment {
         let found = names::list().map_err(Error::system("can't read the list of names"))?;
         let mut tried = Vec::new();
         for entry in found.iter().filter(|f| f.name == name) {
-            match open_control(entry.pid, entry.fd, None) {
+            match open_control(entry.pid, entry.fd, None, POOL_END) {
                 Ok(control) if control.config.name.as_deref() == Some(name) => {
                     let here = Process::current();
                     let mut attached = here.lock();
@@ -131,33 +136,34 @@ impl Attachment {
         }))
     }
 
-    fn open(control: Control, route: Option<Route>) -> Result<Attachment> {
+    pub fn open(control: Control, route: Option<Route>) -> Result<Attachment> {
         let data = open_data(&control, route)?;
-        let memory = Memory::open(data, &control.config, false)?;
-        Attachment::join(control, memory, None, false)
+        let memory = Memory::open(data, &control.config, !control.has_tags())?;
+        let board = Board(control);
+        let member = claim_entry(&board, Alive::hold)?;
+        Ok(Attachment::join(board, memory, None, member, false))
     }
 
-    fn join(control: Control, memory: Memory, name: Option<Name>, creator: bool) -> Result<Attachment> {
+    fn join(
+        board: Board<Control>,
+        memory: Memory,
+        name: Option<Name>,
+        member: Membership,
+        creator: bool,
+    ) -> Attachment {
         let longest = match std::env::var("ROPEWAY_SPIN").ok().and_then(|us| us.parse().ok()) {
             Some(us) => Duration::from_micros(us),
             None if limits::cpus() < 2 => Duration::ZERO,
             None => Duration::from_micros(100),
         };
-        let spins = control.config.stages.iter().map(|_| Spin::new(longest)).collect();
-        let regions = if control.config.is_packed() { control.config.regions() } else { None };
-        let board = Board(control);
-        let (me, tenancy, alive) = become_member(&board)?;
-        let entry = board.0.member_entry(me);
-        entry.pid.store(process::pid().into(), Relaxed);
-        entry.start_time.store(process::start_time(process::pid()).unwrap_or(0), Relaxed);
-        entry.pid_namespace.store(process::pid_namespace(), Relaxed);
-        let descriptors = u64::from(board.0.fd.raw() as u32) | u64::from(memory.fd.raw() as u32) << 32;
-        entry.descriptors.store(descriptors, Relaxed);
-        entry.announced.store(0, Relaxed);
+        let spins = board.0.config.stages.iter().map(|_| Spin::new(longest)).collect();
+        let regions = if board.0.config.is_packed() { board.0.config.regions() } else { None };
+        let Membership { me, tenancy, alive } = member;
+        introduce(&board.0, me, process::pid(), memory.fd.raw());
         if creator {
             board.0.header().creator.0.store(creator_tag(me, tenancy), Release);
         }
-        Ok(Attachment {
+        Attachment {
             board,
             memory,
             regions,
@@ -171,7 +177,7 @@ impl Attachment {
             swept_at: LocalU64::new(0),
             alive: Mutex::new(Some(alive)),
             _name: name,
-        })
+        }
     }
 
     pub fn config(&self) -> &Config {
@@ -232,157 +238,5 @@ impl Drop for Attachment {
         // Nothing is held any more, so the entry goes while the lock is still there to guard it.
         self.board.depart(self.me);
         self.alive.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-}
-
-fn route_of(control: &Control, member: usize) -> Route {
-    let entry = control.member_entry(member);
-    let descriptors = entry.descriptors.load(Relaxed);
-    let live = control.member(member).load(Acquire) & 1 != 0;
-    let pid = if live { entry.pid.load(Relaxed) as u32 } else { 0 };
-    Route { pid, control: descriptors as u32 as i32, data: (descriptors >> 32) as u32 as i32 }
-}
-
-fn open_control(pid: u32, fd: i32, id: Option<[u8; 16]>) -> Result<Control> {
-    let memfd =
-        Memfd::open_peer(pid, fd).map_err(Error::system(format!("descriptor {fd} can't be opened")))?;
-    let control = Control::open(memfd, POOL_END)?;
-    match id {
-        Some(id) if id != control.config.id => {
-            Err(Error::Gone(format!("descriptor {fd} is another pool now")))
-        }
-        _ => Ok(control),
-    }
-}
-
-/// Opens the data segment through the given route, or through any live member.
-fn open_data(control: &Control, first: Option<Route>) -> Result<Memfd> {
-    let members = (0..control.members()).map(|k| route_of(control, k));
-    let mut last = Error::Gone(format!("{}: no member has its data segment open", control.config.label()));
-    for route in first.into_iter().chain(members).filter(|r| r.pid != 0) {
-        match Memfd::open_peer(route.pid, route.data) {
-            Ok(fd) if fd.inode() == control.config.data_inode => return Ok(fd),
-            Ok(_) => {}
-            Err(e) => {
-                last = Error::system(format!("{}: can't open its data segment", control.config.label()))(e)
-            }
-        }
-    }
-    Err(last)
-}
-
-/// Locks a free member index and claims it: the lock first, so that no sweep meets a newborn.
-fn become_member(board: &Board<Control>) -> Result<(usize, Tenancy, Alive)> {
-    let what = board.0.config.label();
-    for round in 0..2 {
-        for index in 0..MAX_MEMBERS {
-            if board.tenancy(index).is_live() {
-                continue;
-            }
-            let lock = Alive::hold(&board.0.fd, Control::lock_byte(index))
-                .map_err(Error::system(format!("{what}: can't hold a member's lock")))?;
-            let Some(lock) = lock else { continue };
-            board.0.header().members.0.fetch_max(index as u32 + 1, AcqRel);
-            if let Some(tenancy) = board.join(index) {
-                return Ok((index, tenancy, lock));
-            }
-        }
-        if round == 0 {
-            board.sweep();
-        }
-    }
-    Err(Error::Incompatible(format!("{what}: it has {MAX_MEMBERS} members already, no more fit")))
-}
-
-/// What this process has open. A forked child leaves its parent's behind and makes its own.
-pub(crate) struct Process {
-    cookie: u64,
-    attached: Mutex<HashMap<[u8; 16], Weak<Attachment>>>,
-}
-
-static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
-
-impl Process {
-    /// The state of this process. The parent's, after a fork, is leaked: no lock of it is touched.
-    pub fn current() -> &'static Process {
-        let cookie = fork::cookie();
-        let found = PROCESS.load(Acquire);
-        // SAFETY: the pointer is null or came from Box::leak below; it is never freed.
-        if let Some(process) = unsafe { found.as_ref() }.filter(|p| p.cookie == cookie) {
-            return process;
-        }
-        let fresh = Box::into_raw(Box::new(Process { cookie, attached: Mutex::default() }));
-        match PROCESS.compare_exchange(found, fresh, AcqRel, Acquire) {
-            // SAFETY: just leaked, never freed.
-            Ok(_) => unsafe { &*fresh },
-            Err(_) => {
-                // SAFETY: made above and not shared with anybody.
-                drop(unsafe { Box::from_raw(fresh) });
-                Process::current()
-            }
-        }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 16], Weak<Attachment>>> {
-        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
-        attached.retain(|_, weak| weak.strong_count() > 0);
-        attached
-    }
-
-    fn remember(&self, attachment: &Arc<Attachment>) {
-        self.lock().insert(attachment.config().id, Arc::downgrade(attachment));
-    }
-
-    /// Leaves every pool cleanly: for exit handlers.
-    pub fn leave_all(&self) {
-        let open: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
-        for attachment in open {
-            attachment.leave();
-        }
-    }
-}
-
-/// A pointer to the attachment that is valid in this process, replaced in a forked child.
-pub(crate) struct Link(AtomicPtr<Attachment>);
-
-impl Link {
-    pub fn new(attachment: Arc<Attachment>) -> Link {
-        Link(AtomicPtr::new(Arc::into_raw(attachment).cast_mut()))
-    }
-
-    /// The attachment, as it was when this process got it.
-    pub fn inherited(&self) -> &Attachment {
-        // SAFETY: the pointer comes from Arc::into_raw; its count is only given up in Drop.
-        unsafe { &*self.0.load(Acquire) }
-    }
-
-    /// The attachment of this process; attaches anew in a forked child.
-    pub fn get(&self) -> Result<Arc<Attachment>> {
-        let found = self.0.load(Acquire);
-        // SAFETY: as in `inherited`.
-        if unsafe { &*found }.is_mine() {
-            // SAFETY: as above; the count goes up for the Arc that is given out.
-            unsafe { Arc::increment_strong_count(found) };
-            // SAFETY: the count was just taken.
-            return Ok(unsafe { Arc::from_raw(found) });
-        }
-        // SAFETY: as in `inherited`.
-        let again = unsafe { &*found }.again()?;
-        let fresh = Arc::into_raw(again.clone()).cast_mut();
-        if self.0.compare_exchange(found, fresh, AcqRel, Acquire).is_err() {
-            // SAFETY: `fresh` came from into_raw just above and wasn't stored.
-            drop(unsafe { Arc::from_raw(fresh) });
-        }
-        // The parent's count is leaked on purpose: its objects may be locked by a thread that
-        // doesn't exist here.
-        Ok(again)
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        let found = *self.0.get_mut();
-        // SAFETY: the pointer came from Arc::into_raw and its count belongs to this link.
-        drop(unsafe { Arc::from_raw(found) });
     }
 }

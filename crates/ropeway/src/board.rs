@@ -140,6 +140,8 @@ pub trait Store {
     fn is_alive(&self, member: usize) -> bool;
     /// The member's process id, for messages.
     fn pid(&self, member: usize) -> u64;
+    /// Takes back what else the dead member had, beyond slots. May run more than once.
+    fn take_back_more(&self, member: usize, tenancy: Tenancy);
     /// Counts a death.
     fn count_death(&self, member: usize, tenancy: Tenancy);
     /// Sleeps while the word has this value, at most for `slice`; true when an event ended it.
@@ -246,7 +248,8 @@ impl<S: Store> Board<S> {
         lowest
     }
 
-    fn claim(&self, index: usize, from: Word, mv: Move) -> Option<Claim> {
+    /// Claims a slot by one move from exactly `from`.
+    pub fn claim(&self, index: usize, from: Word, mv: Move) -> Option<Claim> {
         let slot = self.0.slot(index);
         crash_point!("claim.before");
         let word = slot.swap(from, step(from, mv, self.0.rules())?.to).ok()?;
@@ -256,8 +259,8 @@ impl<S: Store> Board<S> {
         Some(Claim { index, word })
     }
 
-    /// True while a queue has room for one message more, besides `extra` of the caller's own.
-    fn has_room(&self, own: usize) -> bool {
+    /// True while a queue has room for one message more, besides `own` of the caller.
+    pub fn has_room(&self, own: usize) -> bool {
         let Some(limit) = self.0.waiting_limit() else { return true };
         let waiting = (0..self.0.slots())
             .map(|index| self.0.slot(index).load())
@@ -494,6 +497,7 @@ impl<S: Store> Board<S> {
         if !now.is_live() || now.incarnation() != seen.incarnation() {
             return;
         }
+        self.0.take_back_more(member, now);
         self.0.count_death(member, now);
         crash_point!("bury.before");
         let word = self.0.member(member);

@@ -109,6 +109,18 @@ impl Contents {
         Ok(())
     }
 
+    /// Commits one stretch of `bytes` for the arrays that are to come.
+    pub fn reserve(&mut self, at: &Attachment, slot: usize, bytes: u64, asking: &mut Asking) -> Result<()> {
+        if at.regions.is_some() || bytes == 0 {
+            return Ok(());
+        }
+        self.load(at, slot)?;
+        let mut cursor = self.cursor;
+        at.memory.place(&at.board.0, slot, &mut cursor, bytes, alignment(bytes), asking)?;
+        self.cursor = Cursor { extent: cursor.extent, used: cursor.used - bytes };
+        Ok(())
+    }
+
     /// Writes the blob, if there is anything new to say, and puts it in place by one store.
     pub fn write_back(&mut self, at: &Attachment, slot: usize) -> Result<()> {
         if !self.changed {

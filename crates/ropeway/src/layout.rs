@@ -87,23 +87,45 @@ pub(crate) struct Record {
     pub settled: AtomicU64,
     /// Times that the slot was filled to the size in `settled`.
     pub fills: AtomicU64,
+    /// Arena slots: number of the array that lies there, unique in the arena.
+    pub serial: AtomicU64,
+    /// Arena slots: bytes of that array.
+    pub bytes: AtomicU64,
+    /// Arena slots: whether a handle was made, and whether any process has opened one.
+    pub passed: AtomicU64,
 }
+
+/// A handle of the array was made.
+pub(crate) const PICKLED: u64 = 1;
+/// A handle of the array was opened.
+pub(crate) const CLAIMED: u64 = 2;
 
 const CONFIG: usize = 4096;
 const CONFIG_MAX: usize = MEMBERS - CONFIG;
 const MEMBERS: usize = 1 << 18;
 const SLOTS: usize = MEMBERS + MAX_MEMBERS.next_power_of_two() * size_of::<Member>();
 const RECORDS: usize = SLOTS + MAX_SLOTS * size_of::<Slot>();
-/// Where an arena's tags begin: behind everything that a pool has.
+/// Length of a pool's control segment.
 pub(crate) const POOL_END: usize = RECORDS + MAX_SLOTS * size_of::<Record>();
+
+/// Length of an arena's control segment: behind all that a pool has, a row of tags for each member.
+pub(crate) const ARENA_END: usize = POOL_END + MAX_MEMBERS.next_power_of_two() * MAX_SLOTS * size_of::<Tag>();
+
+/// A member's mark on an arena slot that it holds: 0, or its folded incarnation.
+pub(crate) type Tag = std::sync::atomic::AtomicU16;
 
 const _: () = {
     assert!(size_of::<Header>() <= CONFIG);
     assert!(offset_of!(Header, phase) == 64 && offset_of!(Header, events) == 512);
     assert!(size_of::<Member>() == 64 && offset_of!(Member, announced) == 40);
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, thread) == 40);
-    assert!(size_of::<Extent>() == 24 && size_of::<Record>() == 448);
-    assert!(MEMBERS % 4096 == 0 && SLOTS % 4096 == 0 && RECORDS % 4096 == 0 && POOL_END % 4096 == 0);
+    assert!(size_of::<Extent>() == 24 && size_of::<Record>() == 448 && offset_of!(Record, blob) == 384);
+    assert!(
+        MEMBERS.is_multiple_of(4096)
+            && SLOTS.is_multiple_of(4096)
+            && RECORDS.is_multiple_of(4096)
+            && POOL_END.is_multiple_of(4096)
+    );
 };
 
 /// A mapped, checked control segment.
@@ -188,6 +210,18 @@ impl Control {
         unsafe { self.get(RECORDS + index * size_of::<Record>()) }
     }
 
+    /// True for the control segment of an arena.
+    pub fn has_tags(&self) -> bool {
+        self.map.len() == ARENA_END
+    }
+
+    /// The member's mark on a slot of an arena.
+    pub fn tag(&self, member: usize, slot: usize) -> &Tag {
+        assert!(self.has_tags() && member < MAX_MEMBERS && slot < MAX_SLOTS, "tag {member}, {slot}");
+        // SAFETY: the indices were checked; the tags lie between POOL_END and ARENA_END.
+        unsafe { self.get(POOL_END + (member * MAX_SLOTS + slot) * size_of::<Tag>()) }
+    }
+
     /// The byte whose lock says that the member's address space exists.
     pub fn lock_byte(member: usize) -> u64 {
         (1 << 40) + member as u64
@@ -241,6 +275,21 @@ impl Store for Control {
 
     fn pid(&self, member: usize) -> u64 {
         self.member_entry(member).pid.load(Ordering::Relaxed)
+    }
+
+    fn take_back_more(&self, member: usize, tenancy: Tenancy) {
+        if !self.has_tags() {
+            return;
+        }
+        for slot in 0..self.slots() {
+            // From exactly this incarnation's mark: a late sweep must not clear the next owner's.
+            let _ = self.tag(member, slot).compare_exchange(
+                mark(tenancy),
+                0,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        }
     }
 
     fn count_death(&self, member: usize, tenancy: Tenancy) {
@@ -311,6 +360,11 @@ fn read_config(map: &Mapping) -> Result<Config> {
         return wrong("checksum of the configuration", sum, found);
     }
     Config::read(&bytes, id)
+}
+
+/// What a member puts into its tags: never 0, different in consecutive incarnations.
+pub(crate) fn mark(tenancy: Tenancy) -> u16 {
+    (tenancy.incarnation() % u64::from(u16::MAX)) as u16 + 1
 }
 
 /// How the header names a pool's creator.

@@ -317,6 +317,14 @@ impl WriteLease {
         self.0.contents().add(&self.0.at, self.0.claim.index, field, &mut asking)
     }
 
+    /// Commits memory for arrays of `bytes` in all, before they are added one by one.
+    pub fn reserve(&self, bytes: u64, pulse: &mut dyn FnMut() -> bool) -> Result<()> {
+        self.0.check_open()?;
+        let label = self.0.label();
+        let mut asking = Asking { me: self.0.at.me, what: &label, pulse };
+        self.0.contents().reserve(&self.0.at, self.0.claim.index, bytes, &mut asking)
+    }
+
     /// Sets the metadata that travels with the slot.
     pub fn set_meta(&self, meta: &[u8]) -> Result<()> {
         self.0.check_open()?;

@@ -17,7 +17,13 @@ pub mod wait;
 pub mod word;
 
 #[cfg(not(any(loom, shuttle)))]
+mod arena;
+#[cfg(not(any(loom, shuttle)))]
 mod attachment;
+#[cfg(not(any(loom, shuttle)))]
+mod bequest;
+#[cfg(not(any(loom, shuttle)))]
+mod block;
 #[cfg(not(any(loom, shuttle)))]
 mod config;
 #[cfg(not(any(loom, shuttle)))]
@@ -31,9 +37,15 @@ mod layout;
 #[cfg(not(any(loom, shuttle)))]
 mod lease;
 #[cfg(not(any(loom, shuttle)))]
+mod member;
+#[cfg(not(any(loom, shuttle)))]
 mod memory;
 #[cfg(not(any(loom, shuttle)))]
 mod pool;
+#[cfg(not(any(loom, shuttle)))]
+mod process;
+#[cfg(not(any(loom, shuttle)))]
+mod session;
 #[cfg(not(any(loom, shuttle)))]
 mod status;
 #[cfg(not(any(loom, shuttle)))]
@@ -44,10 +56,14 @@ pub use error::{Error, Result};
 pub use field::{ALIGNMENT, Element, Field};
 #[cfg(not(any(loom, shuttle)))]
 pub use {
+    arena::ArenaStatus,
+    block::Block,
     config::{MAX_SLOTS, Options},
     handle::Handle,
     lease::{Export, ReadLease, WriteLease},
-    pool::{Pool, Ring, Wait, leave_all},
+    pool::{Pool, Ring, Wait},
+    process::leave_all,
+    session::{arena_status, join_session},
     status::{LostSlot, MemberStatus, PoolStatus, SlotStatus},
     word::State,
 };

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::AtomicU64 as LocalU64;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ropeway_sys::fork::{self, Privatized};
 use ropeway_sys::mapping::{Access, Mapping};
@@ -51,12 +51,19 @@ pub(crate) struct Asking<'a> {
     pub pulse: &'a mut dyn FnMut() -> bool,
 }
 
+/// Extents of the slots that this process has looked at, and all of them by offset.
+type Known = (HashMap<usize, Vec<Span>>, BTreeMap<u64, u64>);
+/// Keeps others from looking at extents.
+pub(crate) type KnownGuard<'a> = MutexGuard<'a, Known>;
+
 /// A process's view of the data segment.
 pub(crate) struct Memory {
     pub fd: Memfd,
-    map: Mapping,
-    /// Extents of the slots that this process has looked at, and all of them by offset.
-    known: Mutex<(HashMap<usize, Vec<Span>>, BTreeMap<u64, u64>)>,
+    len: u64,
+    /// The whole segment, mapped as long as this process is in the pool; `None` for arenas, whose
+    /// arrays keep a window themselves.
+    map: Option<Mapping>,
+    known: Mutex<Known>,
     /// Bytes that may be committed before the next look at what is left.
     credit: LocalU64,
     _private_in_child: Option<Privatized>,
@@ -79,14 +86,14 @@ pub(crate) fn segment_len(config: &Config) -> u64 {
 
 impl Memory {
     /// Makes the data segment of a pool.
-    pub fn create(len: u64, what: &str, shared_with_children: bool) -> Result<Memory> {
+    pub fn create(len: u64, what: &str, mapped: bool) -> Result<Memory> {
         let fd = Memfd::create("ropeway-data", len)
             .map_err(Error::system(format!("{what}: can't make a data segment of {len} bytes")))?;
-        Memory::map(fd, len, what, shared_with_children)
+        Memory::over(fd, len, what, mapped)
     }
 
     /// Maps the data segment that belongs to a control segment.
-    pub fn open(fd: Memfd, config: &Config, shared_with_children: bool) -> Result<Memory> {
+    pub fn open(fd: Memfd, config: &Config, mapped: bool) -> Result<Memory> {
         let what = config.label();
         let len = fd.len().map_err(Error::system(format!("{what}: can't read its data segment's length")))?;
         if (len, fd.inode()) != (config.data_len, config.data_inode) {
@@ -97,32 +104,43 @@ impl Memory {
                 fd.inode()
             )));
         }
-        Memory::map(fd, len, &what, shared_with_children)
+        Memory::over(fd, len, &what, mapped)
     }
 
-    fn map(fd: Memfd, len: u64, what: &str, shared_with_children: bool) -> Result<Memory> {
-        let refused = |e: io::Error| {
-            let limit = limits::address_space().map_or("no limit".into(), |n| format!("RLIMIT_AS is {n}"));
-            Error::OutOfMemory(format!("{what}: can't map its data segment of {len} bytes ({limit}): {e}"))
-        };
-        let map = Mapping::new(&fd, 0, len as usize, Access::ReadWrite).map_err(refused)?;
-        let private = if shared_with_children {
-            None
-        } else {
-            Some(fork::privatize_in_child(&map, &fd, 0).map_err(refused)?)
-        };
-        Ok(Memory { fd, map, known: Mutex::default(), credit: LocalU64::new(0), _private_in_child: private })
+    fn over(fd: Memfd, len: u64, what: &str, mapped: bool) -> Result<Memory> {
+        let map = if mapped { Some(map_whole(&fd, len, what)?) } else { None };
+        let private = map.as_ref().map(|map| fork::privatize_in_child(map, &fd, 0)).transpose();
+        let private =
+            private.map_err(Error::system(format!("{what}: can't protect it from forked children")))?;
+        Ok(Memory {
+            fd,
+            len,
+            map,
+            known: Mutex::default(),
+            credit: LocalU64::new(0),
+            _private_in_child: private,
+        })
+    }
+
+    /// A map of the whole segment that lives as long as its user wants.
+    pub fn window(&self, what: &str) -> Result<Mapping> {
+        map_whole(&self.fd, self.len, what)
+    }
+
+    fn all(&self) -> Span {
+        Span { offset: 0, len: self.len }
     }
 
     /// The address of a byte of the segment.
     pub fn at(&self, offset: u64) -> *mut u8 {
-        debug_assert!(offset <= self.map.len() as u64);
-        self.map.ptr().as_ptr().wrapping_add(offset as usize)
+        debug_assert!(offset <= self.len);
+        let map = self.map.as_ref().expect("a pool's memory is mapped");
+        map.ptr().as_ptr().wrapping_add(offset as usize)
     }
 
     /// Copies bytes out of the segment. The caller has checked the range.
     pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
-        assert!(Span { offset: 0, len: self.map.len() as u64 }.contains(offset, len as u64));
+        assert!(self.all().contains(offset, len as u64));
         let mut bytes = vec![0; len];
         // SAFETY: the range was checked against the mapping just above; whoever writes there at the
         // same time breaks the protocol and garbles bytes, which every reader checks.
@@ -132,18 +150,23 @@ impl Memory {
 
     /// Copies bytes into the segment. The caller holds the slot and has checked the range.
     pub fn write(&self, offset: u64, bytes: &[u8]) {
-        assert!(Span { offset: 0, len: self.map.len() as u64 }.contains(offset, bytes.len() as u64));
+        assert!(self.all().contains(offset, bytes.len() as u64));
         // SAFETY: as in `read`; the caller holds the slot to write.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) };
     }
 
     // ---- extents ----------------------------------------------------------------------------
 
+    /// Locks the known extents.
+    pub fn lock_known(&self) -> KnownGuard<'_> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The extents of a slot, each checked once: in bounds, in pages, over no other, never changed.
     pub fn extents(&self, control: &Control, slot: usize) -> Result<Vec<Span>> {
         let broken =
             |why: String| Err(Error::Incompatible(format!("{}: slot {slot}: {why}", control.config.label())));
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock_known();
         let (slots, all) = &mut *known;
         let spans = slots.entry(slot).or_default();
         for (i, extent) in control.record(slot).extents.iter().enumerate() {
@@ -160,11 +183,11 @@ impl Memory {
             if found.len == 0 {
                 break;
             }
-            let fits = Span { offset: 0, len: self.map.len() as u64 }.contains(found.offset, found.len);
+            let fits = self.all().contains(found.offset, found.len);
             if !fits || !found.offset.is_multiple_of(PAGE) || !found.len.is_multiple_of(PAGE) {
                 return broken(format!(
                     "extent {i} is {found:?}, outside of {} bytes or not in pages",
-                    self.map.len()
+                    self.len
                 ));
             }
             let before = all.range(..found.end()).next_back();
@@ -190,11 +213,11 @@ impl Memory {
         let mut from = bump.load(Ordering::Relaxed);
         let offset = loop {
             let offset = round_up(from, align).unwrap_or(u64::MAX);
-            let end = offset.checked_add(len).filter(|&end| end <= self.map.len() as u64).ok_or_else(|| {
+            let end = offset.checked_add(len).filter(|&end| end <= self.len).ok_or_else(|| {
                 Error::OutOfMemory(format!(
                     "{what}: {len} bytes asked, but {} of the segment's {} bytes of address space are used up",
-                    from.min(self.map.len() as u64),
-                    self.map.len()
+                    from.min(self.len),
+                    self.len
                 ))
             })?;
             match bump.compare_exchange(from, end, Ordering::AcqRel, Ordering::Relaxed) {
@@ -394,7 +417,9 @@ impl Memory {
 
     /// Asks for huge pages under a stretch of a held slot; does without where there are none.
     pub fn collapse(&self, span: Span) {
-        self.map.collapse(span.offset as usize, span.len as usize);
+        if let Some(map) = &self.map {
+            map.collapse(span.offset as usize, span.len as usize);
+        }
     }
 
     /// Gives the memory of an extent back to the system; its addresses stay the slot's.
@@ -406,6 +431,13 @@ impl Memory {
         }
         Ok(())
     }
+}
+
+fn map_whole(fd: &Memfd, len: u64, what: &str) -> Result<Mapping> {
+    Mapping::new(fd, 0, len as usize, Access::ReadWrite).map_err(|e| {
+        let limit = limits::address_space().map_or("no RLIMIT_AS".into(), |n| format!("RLIMIT_AS is {n}"));
+        Error::OutOfMemory(format!("{what}: can't map its data segment of {len} bytes ({limit}): {e}"))
+    })
 }
 
 /// Where the next array of a slot goes.

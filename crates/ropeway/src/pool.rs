@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use crate::attachment::{Attachment, Link, Process};
+use crate::attachment::Attachment;
 use crate::board::{Claim, Phase, Store, Swept};
 use crate::config::Options;
 use crate::contents::Contents;
@@ -12,10 +12,9 @@ use crate::error::{Error, Result};
 use crate::field::Field;
 use crate::handle::Handle;
 use crate::lease::{Hold, ReadLease, WriteLease};
-use crate::memory::{committed, committed_of};
-use crate::status::{LostSlot, MemberStatus, PoolStatus, SlotStatus};
+use crate::process::Link;
+use crate::status::{self, PoolStatus, SlotStatus};
 use crate::wait::{Ended, Until, Waiter};
-use crate::word::{State, Word};
 
 /// How long to wait, and what to do between the slices of a wait.
 pub struct Wait<'a> {
@@ -207,6 +206,22 @@ impl Pool {
         self.0.inherited().board.phase()
     }
 
+    /// How many slots wait at a stage; a look, and out of date at once.
+    pub fn waiting(&self, stage: &str) -> Result<usize> {
+        let at = self.0.get()?;
+        let index = at.config().stage(stage)?;
+        if at.sweep_due() {
+            at.board.sweep();
+        }
+        let control = &at.board.0;
+        Ok((0..control.slots()).filter(|&slot| control.slot(slot).load().is_idle_at(index)).count())
+    }
+
+    /// True when as many messages are filling or waiting as the pool's limit allows.
+    pub fn is_full(&self) -> Result<bool> {
+        Ok(!self.0.get()?.board.has_room(0))
+    }
+
     /// Takes back what the dead held. Waiters do this by themselves.
     pub fn sweep(&self) -> Result<Swept> {
         Ok(self.0.get()?.board.sweep())
@@ -251,14 +266,8 @@ impl Pool {
 
     /// Who holds what, since when; what waits where; what was lost.
     pub fn status(&self) -> PoolStatus {
-        status(self.0.inherited())
+        status::read(self.0.inherited())
     }
-}
-
-/// Marks every membership of this process as cleanly left: what it reads counts as consumed.
-/// For exit handlers; the process claims no slot any more.
-pub fn leave_all() {
-    Process::current().leave_all();
 }
 
 /// All slots of one field as one stretch of memory.
@@ -427,59 +436,11 @@ fn timed_out(at: &Attachment, stage: usize, timeout: Duration) -> Error {
         timeout.as_secs_f64()
     );
     if !timeout.is_zero() {
-        let holders: Vec<_> = status(at).slots.iter().filter_map(SlotStatus::held_by).collect();
+        let holders: Vec<_> = status::read(at).slots.iter().filter_map(SlotStatus::held_by).collect();
         text += &match holders.len() {
             0 => "; nobody holds any".to_owned(),
             n => format!("; {}{}", holders[..n.min(4)].join(", "), if n > 4 { ", ..." } else { "" }),
         };
     }
     Error::Timeout(text)
-}
-
-fn status(at: &Attachment) -> PoolStatus {
-    let control = &at.board.0;
-    let (config, now) = (at.config(), control.now());
-    let slots = (0..control.slots()).map(|index| {
-        let slot = control.slot(index);
-        let word = slot.load();
-        let held = word.is_held();
-        SlotStatus {
-            index,
-            state: word.state().unwrap_or(State::Absent),
-            stage: config.stages.get(word.stage()).cloned().unwrap_or_default(),
-            pid: word.owner().filter(|_| held).map(|k| control.pid(k)),
-            thread: Some(slot.thread.load(Relaxed)).filter(|&t| held && t != 0),
-            held_for: held.then(|| Duration::from_nanos(now.saturating_sub(slot.since.load(Relaxed)))),
-            deliveries: word.deliveries(),
-            generation: word.generation(),
-            committed: committed_of(control, index, at.regions.is_some()),
-        }
-    });
-    let members = (0..control.members()).filter(|&k| at.board.tenancy(k).is_live()).map(|k| MemberStatus {
-        pid: control.pid(k),
-        alive: control.is_alive(k),
-        left: at.board.tenancy(k).is_clean(),
-        announced: control.member_entry(k).announced.load(Relaxed),
-    });
-    let lost = (0..control.slots()).filter_map(|index| {
-        let slot = control.slot(index);
-        let word = Word(slot.loss.load(Acquire));
-        (word.generation() > 0).then(|| LostSlot {
-            index,
-            generation: word.generation(),
-            stage: config.stages.get(word.stage()).cloned().unwrap_or_default(),
-            pid: slot.loss_pid.load(Relaxed),
-        })
-    });
-    PoolStatus {
-        label: config.label(),
-        phase: at.board.phase(),
-        slots: slots.collect(),
-        members: members.collect(),
-        lost: lost.collect(),
-        published: control.tickets().load(Relaxed),
-        deaths: control.header().deaths.0.load(Relaxed),
-        committed: committed(control),
-        memory_limit: config.memory_limit,
-    }
 }

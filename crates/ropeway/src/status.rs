@@ -1,9 +1,12 @@
 //! Who holds what, since when.
 
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use crate::board::Phase;
-use crate::word::State;
+use crate::attachment::Attachment;
+use crate::board::{Phase, Store};
+use crate::memory::{committed, committed_of};
+use crate::word::{State, Word};
 
 /// A pool at one moment. Slots move while it is taken; each line is true by itself.
 #[derive(Clone, Debug)]
@@ -88,4 +91,53 @@ pub struct LostSlot {
     pub stage: String,
     /// The process that held it.
     pub pid: u64,
+}
+
+/// Reads a pool's status.
+pub(crate) fn read(at: &Attachment) -> PoolStatus {
+    let control = &at.board.0;
+    let (config, now) = (at.config(), control.now());
+    let slots = (0..control.slots()).map(|index| {
+        let slot = control.slot(index);
+        let word = slot.load();
+        let held = word.is_held();
+        SlotStatus {
+            index,
+            state: word.state().unwrap_or(State::Absent),
+            stage: config.stages.get(word.stage()).cloned().unwrap_or_default(),
+            pid: word.owner().filter(|_| held).map(|k| control.pid(k)),
+            thread: Some(slot.thread.load(Relaxed)).filter(|&t| held && t != 0),
+            held_for: held.then(|| Duration::from_nanos(now.saturating_sub(slot.since.load(Relaxed)))),
+            deliveries: word.deliveries(),
+            generation: word.generation(),
+            committed: committed_of(control, index, at.regions.is_some()),
+        }
+    });
+    let members = (0..control.members()).filter(|&k| at.board.tenancy(k).is_live()).map(|k| MemberStatus {
+        pid: control.pid(k),
+        alive: control.is_alive(k),
+        left: at.board.tenancy(k).is_clean(),
+        announced: control.member_entry(k).announced.load(Relaxed),
+    });
+    let lost = (0..control.slots()).filter_map(|index| {
+        let slot = control.slot(index);
+        let word = Word(slot.loss.load(Acquire));
+        (word.generation() > 0).then(|| LostSlot {
+            index,
+            generation: word.generation(),
+            stage: config.stages.get(word.stage()).cloned().unwrap_or_default(),
+            pid: slot.loss_pid.load(Relaxed),
+        })
+    });
+    PoolStatus {
+        label: config.label(),
+        phase: at.board.phase(),
+        slots: slots.collect(),
+        members: members.collect(),
+        lost: lost.collect(),
+        published: control.tickets().load(Relaxed),
+        deaths: control.header().deaths.0.load(Relaxed),
+        committed: committed(control),
+        memory_limit: config.memory_limit,
+    }
 }

@@ -86,7 +86,8 @@ impl Spin {
     fn budget(&self) -> Duration {
         use std::sync::atomic::Ordering::Relaxed;
         let budget = self.budget_ns.load(Relaxed);
-        let probe = budget < Self::PROBE_NS && self.waits.fetch_add(1, Relaxed) % Self::PROBE_EVERY == 0;
+        let probe =
+            budget < Self::PROBE_NS && self.waits.fetch_add(1, Relaxed).is_multiple_of(Self::PROBE_EVERY);
         let ns = if probe { Self::PROBE_NS } else { budget };
         Duration::from_nanos(u64::from(ns.min(self.longest_ns)))
     }
@@ -176,7 +177,7 @@ impl<S: Store> Board<S> {
                 return Err(why);
             }
             let woken = self.0.sleep(event, value, left.map_or(SLICE, |left| left.min(SLICE)));
-            if (!woken || round % PULSE_EVERY == 0) && !patience.pulse() {
+            if (!woken || round.is_multiple_of(PULSE_EVERY)) && !patience.pulse() {
                 return Err(Ended::Interrupted);
             }
         }

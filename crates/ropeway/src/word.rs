@@ -131,7 +131,8 @@ pub struct Rules {
     pub last: usize,
     /// Bit s is set when the work of stage s can be done again from what is published there.
     pub repeatable: u16,
-    /// How often a slot is delivered again after the death of a reader.
+    /// How often a slot is delivered again after the death of a reader; more than
+    /// [`MAX_DELIVERIES`] is always.
     pub redeliveries: u8,
 }
 
@@ -208,8 +209,8 @@ pub fn step(from: Word, mv: Move, rules: &Rules) -> Option<Step> {
             }
         }
         (Move::Sweep { owner, clean }, HeldRead | HeldWrite) if by == Some(owner) => {
-            let again = from.deliveries() < rules.redeliveries.min(MAX_DELIVERIES);
-            let back = from.next(stage, Idle, from.deliveries() + u8::from(again), None);
+            let again = rules.redeliveries > MAX_DELIVERIES || from.deliveries() < rules.redeliveries;
+            let back = from.next(stage, Idle, (from.deliveries() + 1).min(MAX_DELIVERIES), None);
             let free = from.next(0, Idle, 0, None);
             match state {
                 _ if stage == 0 => kept(free),

@@ -1,0 +1,31 @@
+//! `ropeway._core`: the core for Python. It translates and decides nothing.
+#![allow(missing_docs)] // the classes are documented where Python shows them
+
+mod block;
+mod errors;
+mod export;
+mod lease;
+mod pool;
+mod wait;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<pool::PyCore>()?;
+    module.add_function(wrap_pyfunction!(pool::create, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::attach, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::find, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::leave, module)?)?;
+    module.add_class::<pool::PyPool>()?;
+    module.add_class::<lease::PyWriteLease>()?;
+    module.add_class::<lease::PyReadLease>()?;
+    module.add_class::<export::PyExport>()?;
+    module.add_class::<block::PyBlock>()?;
+    module.add_function(wrap_pyfunction!(block::session, module)?)?;
+    module.add_function(wrap_pyfunction!(block::allocate, module)?)?;
+    module.add_function(wrap_pyfunction!(block::open_block, module)?)?;
+    module.add_function(wrap_pyfunction!(block::arena_snapshot, module)?)?;
+    Ok(())
+}

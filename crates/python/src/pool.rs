@@ -1,0 +1,270 @@
+//! The pool and what opens it.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use ropeway::{Field, Handle, Options, Phase, Pool, State};
+
+use crate::errors::translate;
+use crate::export::{Memory, PyExport};
+use crate::lease::{PyReadLease, PyWriteLease};
+use crate::wait::{blocking, timeout};
+
+/// An open pool; `Pool` is made of it.
+#[pyclass(name = "Core", module = "ropeway._core", frozen)]
+pub struct PyCore(Arc<Pool>);
+
+type Description = (String, String, u32, Vec<u64>);
+
+/// Makes a pool.
+#[expect(clippy::too_many_arguments, reason = "one Python function with keywords")]
+#[pyfunction]
+#[pyo3(signature = (slots, fields, stages, name=None, memory_limit=None, max_slots=None, waiting_limit=None))]
+pub fn create(
+    py: Python<'_>,
+    slots: usize,
+    fields: Option<Vec<Description>>,
+    stages: Vec<String>,
+    name: Option<String>,
+    memory_limit: Option<u64>,
+    max_slots: Option<usize>,
+    waiting_limit: Option<usize>,
+) -> PyResult<PyCore> {
+    let fields = fields
+        .map(|all| {
+            all.iter().map(|(name, dtype, size, shape)| Field::new(name, dtype, *size, shape)).collect()
+        })
+        .transpose()
+        .map_err(translate)?;
+    let options = Options {
+        fields,
+        name,
+        memory_limit,
+        waiting_limit,
+        max_slots: max_slots.unwrap_or(0),
+        ..Options::new(slots)
+    };
+    let options = options.stages(stages);
+    blocking(py, None, |_| Pool::create(&options)).map(|pool| PyCore(Arc::new(pool)))
+}
+
+/// Opens a pool by its handle.
+#[pyfunction]
+pub fn attach(py: Python<'_>, handle: &[u8]) -> PyResult<PyCore> {
+    let handle = Handle::from_bytes(handle).map_err(translate)?;
+    blocking(py, None, |_| Pool::attach(&handle)).map(|pool| PyCore(Arc::new(pool)))
+}
+
+/// Opens the pool of that name.
+#[pyfunction]
+pub fn find(py: Python<'_>, name: &str) -> PyResult<PyCore> {
+    blocking(py, None, |_| Pool::find(name)).map(|pool| PyCore(Arc::new(pool)))
+}
+
+/// Marks every membership of this process as cleanly left.
+#[pyfunction]
+pub fn leave() {
+    ropeway::leave_all();
+}
+
+/// A pool of slots.
+#[pyclass(name = "Pool", module = "ropeway._core", subclass, frozen)]
+pub struct PyPool(Arc<Pool>);
+
+#[pymethods]
+impl PyPool {
+    #[new]
+    fn new(core: &PyCore) -> PyPool {
+        PyPool(core.0.clone())
+    }
+
+    /// What to send to another process.
+    #[getter]
+    fn handle<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.0.handle().map_err(translate)?.to_bytes()))
+    }
+
+    /// Unique id, hexadecimal.
+    #[getter]
+    fn id(&self) -> String {
+        self.0.id().iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// The name, if it has one.
+    #[getter]
+    fn name(&self) -> Option<&str> {
+        self.0.name()
+    }
+
+    /// Names of the stages.
+    #[getter]
+    fn stages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.0.stages())
+    }
+
+    /// Whether all slots of one field form one contiguous array.
+    #[getter]
+    fn packed(&self) -> bool {
+        self.0.is_packed()
+    }
+
+    /// The arrays of every slot: name, dtype text, itemsize, shape.
+    #[getter]
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let Some(fields) = self.0.fields() else { return Ok(None) };
+        let list = PyList::empty(py);
+        for field in fields {
+            list.append((&field.name, &field.dtype, field.itemsize, PyTuple::new(py, &field.shape)?))?;
+        }
+        Ok(Some(list))
+    }
+
+    /// Takes a free slot to fill.
+    #[pyo3(signature = (timeout=None, nbytes=0))]
+    fn acquire(&self, py: Python<'_>, timeout: Option<f64>, nbytes: u64) -> PyResult<PyWriteLease> {
+        let lease = match self.0.acquire_now().map_err(translate)? {
+            Some(lease) if lease.is_prepared() => lease,
+            Some(lease) => {
+                blocking(py, None, |wait| lease.prepare(wait.pulse))?;
+                lease
+            }
+            None => blocking(py, self::timeout(timeout)?, |wait| self.0.acquire_with(wait))?,
+        };
+        if nbytes > 0 {
+            blocking(py, None, |wait| lease.reserve(nbytes, wait.pulse))?;
+        }
+        Ok(PyWriteLease(lease))
+    }
+
+    /// Takes the slot that was published first.
+    #[pyo3(signature = (stage=None, write=false, timeout=None))]
+    fn take<'py>(
+        &self,
+        py: Python<'py>,
+        stage: Option<&str>,
+        write: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let last = self.0.stages().last().map(String::as_str).unwrap_or_default();
+        let stage = stage.unwrap_or(last);
+        if write || stage != last {
+            let lease = blocking(py, self::timeout(timeout)?, |wait| self.0.take_mut_with(stage, wait))?;
+            return Ok(Bound::new(py, PyWriteLease(lease))?.into_any());
+        }
+        let lease = match self.0.take_now().map_err(translate)? {
+            Some(lease) => lease,
+            None => blocking(py, self::timeout(timeout)?, |wait| self.0.take_with(wait))?,
+        };
+        Ok(Bound::new(py, PyReadLease(lease))?.into_any())
+    }
+
+    /// Lets no new slot begin; what is there can still be taken.
+    fn close(&self) -> PyResult<()> {
+        self.0.close().map_err(translate)
+    }
+
+    /// Ends every wait now; nothing is published any more.
+    fn abort(&self) -> PyResult<()> {
+        self.0.abort().map_err(translate)
+    }
+
+    /// True once the pool takes no new slots.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.0.phase() != Phase::Open
+    }
+
+    /// How many slots wait at a stage, by default the last.
+    #[pyo3(signature = (stage=None))]
+    fn waiting(&self, stage: Option<&str>) -> PyResult<usize> {
+        let stage = stage.or(self.0.stages().last().map(String::as_str)).unwrap_or_default();
+        self.0.waiting(stage).map_err(translate)
+    }
+
+    /// Whether as many messages are filling or waiting as the pool's limit allows.
+    fn full(&self) -> PyResult<bool> {
+        self.0.is_full().map_err(translate)
+    }
+
+    /// All slots of one field as one stretch of memory.
+    fn ring_export<'py>(&self, py: Python<'py>, field: &str) -> PyResult<(Bound<'py, PyExport>, usize)> {
+        let ring = self.0.ring(field).map_err(translate)?;
+        let slots = ring.slots;
+        Ok((Bound::new(py, PyExport(Memory::Ring(ring)))?, slots))
+    }
+
+    /// Takes every waiting slot and gives it back unread; the number of them.
+    fn discard(&self, py: Python<'_>) -> PyResult<usize> {
+        blocking(py, None, |_| self.0.discard())
+    }
+
+    /// Takes back what the dead held; the number of slots.
+    fn sweep(&self, py: Python<'_>) -> PyResult<usize> {
+        blocking(py, None, |_| self.0.sweep()).map(|swept| swept.slots)
+    }
+
+    /// The numbers behind `status()`.
+    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let status = self.0.status();
+        let (slots, members, lost) = (PyList::empty(py), PyList::empty(py), PyList::empty(py));
+        for slot in &status.slots {
+            let dict = PyDict::new(py);
+            dict.set_item("index", slot.index)?;
+            dict.set_item("state", state(slot.state))?;
+            dict.set_item("stage", &slot.stage)?;
+            dict.set_item("pid", slot.pid)?;
+            dict.set_item("thread", slot.thread)?;
+            dict.set_item("held_s", slot.held_for.map(|d| d.as_secs_f64()))?;
+            dict.set_item("deliveries", slot.deliveries)?;
+            dict.set_item("generation", slot.generation)?;
+            dict.set_item("committed", slot.committed)?;
+            slots.append(dict)?;
+        }
+        for member in &status.members {
+            let dict = PyDict::new(py);
+            dict.set_item("pid", member.pid)?;
+            dict.set_item("alive", member.alive)?;
+            dict.set_item("left", member.left)?;
+            dict.set_item("announced", member.announced)?;
+            members.append(dict)?;
+        }
+        for one in &status.lost {
+            let dict = PyDict::new(py);
+            dict.set_item("index", one.index)?;
+            dict.set_item("generation", one.generation)?;
+            dict.set_item("stage", &one.stage)?;
+            dict.set_item("pid", one.pid)?;
+            lost.append(dict)?;
+        }
+        let dict = PyDict::new(py);
+        dict.set_item("label", &status.label)?;
+        dict.set_item("state", phase(status.phase))?;
+        dict.set_item("slots", slots)?;
+        dict.set_item("members", members)?;
+        dict.set_item("lost", lost)?;
+        dict.set_item("published", status.published)?;
+        dict.set_item("deaths", status.deaths)?;
+        dict.set_item("committed", status.committed)?;
+        dict.set_item("memory_limit", status.memory_limit)?;
+        Ok(dict)
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Open => "open",
+        Phase::Closed => "closed",
+        Phase::Orphaned => "orphaned",
+        Phase::Aborted => "aborted",
+    }
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Absent => "absent",
+        State::Idle => "idle",
+        State::HeldRead => "held-read",
+        State::HeldWrite => "held-write",
+    }
+}

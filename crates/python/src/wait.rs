@@ -1,0 +1,44 @@
+//! The one way in which this module blocks: detached from the interpreter, in slices of at most
+//! 50 ms, with a look at signals between them.
+
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use ropeway::{Result, Wait};
+
+use crate::errors::translate;
+
+/// Reads a Python timeout: `None` waits for ever, anything up to zero doesn't wait.
+pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    match seconds {
+        None => Ok(None),
+        Some(s) if s.is_nan() => {
+            Err(PyValueError::new_err("timeout: a number of seconds expected, NaN found"))
+        }
+        Some(s) => Ok(Some(Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))),
+    }
+}
+
+/// Runs something that may wait.
+pub fn blocking<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    work: impl FnOnce(&mut Wait<'_>) -> Result<T> + Send,
+) -> PyResult<T> {
+    let mut signal = None;
+    let result = py.detach(|| {
+        let mut pulse = || match Python::attach(|py| py.check_signals()) {
+            Ok(()) => true,
+            Err(e) => {
+                signal = Some(e);
+                false
+            }
+        };
+        work(&mut Wait { timeout, pulse: &mut pulse })
+    });
+    match signal {
+        Some(signal) => Err(signal),
+        None => result.map_err(translate),
+    }
+}

@@ -1,0 +1,388 @@
+//! Memory for ad-hoc arrays, shared by a tree of processes.
+//!
+//! An arena is a control and a data segment like a pool's, but a slot holds one array and is held by
+//! a *set* of members: each marks the slot with a tag of its own, which only it or a sweep clears.
+//! Whoever clears the last tag frees the slot, by the same moves as a pool's slots: `live` is idle
+//! at stage 1, *freeing* is held at stage 1, *free* is idle at stage 0. A handle names slot and
+//! serial number; an array that was pickled and not yet opened anywhere is kept until it is.
+//!
+//! All that a process does to an arena's marks happens under one lock of that process.
+
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::*;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ropeway_sys::fork;
+use ropeway_sys::liveness::Alive;
+use ropeway_sys::mapping::Mapping;
+use ropeway_sys::{memory, process};
+
+use crate::attachment::Attachment;
+use crate::bequest;
+use crate::block::Block;
+use crate::board::{Claim, Store, Tenancy};
+use crate::config::{MAX_SLOTS, Options};
+use crate::error::{Error, Result};
+use crate::handle::{Handle, Route};
+use crate::layout::{ARENA_END, CLAIMED, PICKLED, mark};
+use crate::memory::{Asking, Cursor, committed_of};
+use crate::sync::fence;
+use crate::word::{Move, State};
+
+const LIVE: usize = 1;
+/// Arrays begin at a multiple of this.
+const ALIGN: u64 = 64;
+
+/// A process's place in an arena.
+pub(crate) struct Arena {
+    /// The mapped segments; in a forked child those of its parent, which are shared.
+    pub at: Arc<Attachment>,
+    pub me: usize,
+    pub tenancy: Tenancy,
+    pub cookie: u64,
+    /// Keeps the lock of an entry that the parent claimed for this process.
+    pub alive: Option<Alive>,
+    pub open: Mutex<Open>,
+}
+
+/// What this process has open.
+#[derive(Clone, Default)]
+pub(crate) struct Open {
+    /// How often it has each slot open.
+    pub counts: HashMap<usize, usize>,
+    /// The mapped data segment; it goes with the last array.
+    window: Weak<Mapping>,
+}
+
+/// What an arena holds.
+#[derive(Clone, Debug, Default)]
+pub struct ArenaStatus {
+    /// Arrays that somebody holds, or that wait to be opened.
+    pub arrays: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Arrays that were pickled and not yet opened by anybody.
+    pub unclaimed: usize,
+    /// Their bytes.
+    pub unclaimed_bytes: u64,
+    /// Bytes of memory that the arena has, with what is kept for reuse.
+    pub committed: u64,
+    /// Processes that have the arena open.
+    pub members: usize,
+}
+
+impl Arena {
+    pub fn found() -> Result<Arena> {
+        let mut options = Options::new(1);
+        options.max_slots = MAX_SLOTS;
+        options.stages = vec!["free".into(), "live".into()];
+        options.repeatable = vec![LIVE];
+        options.redeliveries = u8::MAX;
+        Ok(Arena::of(Attachment::found(&options, ARENA_END)?))
+    }
+
+    pub fn of(at: Attachment) -> Arena {
+        bequest::register_hooks();
+        Arena {
+            me: at.me,
+            tenancy: at.tenancy,
+            cookie: at.cookie,
+            at: Arc::new(at),
+            alive: None,
+            open: Mutex::default(),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn label() -> &'static str {
+        "this session's arena"
+    }
+
+    // ---- marking ------------------------------------------------------------------------------
+
+    fn set_mark(&self, slot: usize) {
+        self.at.board.0.tag(self.me, slot).store(mark(self.tenancy), Release);
+        fence(SeqCst);
+    }
+
+    fn clear_mark(&self, slot: usize) {
+        self.at.board.0.tag(self.me, slot).store(0, Release);
+    }
+
+    fn is_marked(&self, slot: usize) -> bool {
+        let control = &self.at.board.0;
+        (0..control.members()).any(|k| control.tag(k, slot).load(Acquire) != 0)
+    }
+
+    /// True for an array that waits to be opened for the first time.
+    fn is_awaited(&self, slot: usize) -> bool {
+        self.at.board.0.record(slot).passed.load(Acquire) & (PICKLED | CLAIMED) == PICKLED
+    }
+
+    /// Frees a live slot that nobody marks and nobody awaits.
+    fn try_free(&self, slot: usize) {
+        let board = &self.at.board;
+        loop {
+            let word = board.0.slot(slot).load();
+            if !word.is_idle_at(LIVE) || self.is_awaited(slot) || self.is_marked(slot) {
+                return;
+            }
+            let mv = Move::Take { me: self.me, stage: LIVE, write: true };
+            let Some(freeing) = board.claim(slot, word, mv) else { continue };
+            fence(SeqCst);
+            if self.is_marked(slot) || self.is_awaited(slot) {
+                // Somebody has opened it in between, or has turned it back already.
+                board.move_on(freeing, Move::PutBack { me: self.me });
+                continue;
+            }
+            if board.move_on(freeing, Move::Release { me: self.me }) {
+                self.trim(slot);
+                return;
+            }
+        }
+    }
+
+    /// Frees what the dead have left, if this process hasn't looked for a while.
+    pub fn sweep(&self, now: bool) {
+        let due = self.at.sweep_due();
+        if (due || now) && self.at.board.sweep().dead > 0 {
+            for slot in 0..self.at.board.0.slots() {
+                self.try_free(slot);
+            }
+        }
+    }
+
+    // ---- memory -------------------------------------------------------------------------------
+
+    /// Memory that is kept for reuse, at most.
+    fn spare() -> u64 {
+        (memory::total() / 16).max(64 << 20)
+    }
+
+    /// Gives the memory of a free slot back if too much is kept.
+    fn trim(&self, slot: usize) {
+        let board = &self.at.board;
+        if committed_of(&board.0, slot, false) < 1 << 20 || self.idle_bytes() <= Arena::spare() {
+            return;
+        }
+        let word = board.0.slot(slot).load();
+        if !word.is_idle_at(0) {
+            return;
+        }
+        if let Some(claim) = board.claim(slot, word, Move::Acquire { me: self.me }) {
+            let _ = self.at.memory.punch(&board.0, slot);
+            board.move_on(claim, Move::Release { me: self.me });
+        }
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        let control = &self.at.board.0;
+        let free = (0..control.slots()).filter(|&slot| control.slot(slot).load().is_idle_at(0));
+        free.map(|slot| committed_of(control, slot, false)).fold(0, u64::saturating_add)
+    }
+
+    /// Claims the free slot whose memory fits best, or a new one, or any.
+    fn claim_slot(&self, bytes: u64) -> Option<Claim> {
+        let board = &self.at.board;
+        for most in [bytes.saturating_mul(2).saturating_add(1 << 16), 0, u64::MAX] {
+            if most == 0 {
+                match board.add(self.me, MAX_SLOTS) {
+                    Some(claim) => return Some(claim),
+                    None => continue,
+                }
+            }
+            let fits = |slot: &usize| {
+                let size = committed_of(&board.0, *slot, false);
+                most == u64::MAX || (size >= bytes && size <= most)
+            };
+            let free = (0..board.0.slots()).filter(|&slot| board.0.slot(slot).load().is_idle_at(0));
+            let found = free
+                .filter(fits)
+                .find_map(|slot| board.claim(slot, board.0.slot(slot).load(), Move::Acquire { me: self.me }));
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    pub fn allocate(self: &Arc<Arena>, len: usize, pulse: &mut dyn FnMut() -> bool) -> Result<Block> {
+        let (control, bytes) = (&self.at.board.0, (len as u64).max(1));
+        let claimed = {
+            let _open = self.lock();
+            self.sweep(false);
+            self.claim_slot(bytes)
+        };
+        let claim = claimed.ok_or_else(|| {
+            Error::OutOfMemory(format!("{}: it has {MAX_SLOTS} arrays already", Arena::label()))
+        })?;
+        let (slot, record) = (claim.index, control.record(claim.index));
+        let before = committed_of(control, slot, false);
+        let what = format!("an array of {len} bytes in {}", Arena::label());
+        let mut asking = Asking { me: self.me, what: &what, pulse };
+        // The slot is held, so this needs no lock; `pulse` may run anything.
+        let placed = self.check_unclaimed(bytes).and_then(|()| {
+            self.at.memory.place(control, slot, &mut Cursor::default(), bytes, ALIGN, &mut asking)
+        });
+        let offset = placed.inspect_err(|_| {
+            self.at.board.move_on(claim, Move::Release { me: self.me });
+        })?;
+        let serial = control.tickets().fetch_add(1, AcqRel) + 1;
+        record.blob.store(offset + 1, Relaxed);
+        record.bytes.store(len as u64, Relaxed);
+        record.passed.store(0, Relaxed);
+        record.serial.store(serial, Release);
+        let mut open = self.lock();
+        self.set_mark(slot);
+        if !self.at.board.move_on(claim, Move::Publish { me: self.me }) {
+            self.clear_mark(slot);
+            return Err(Error::Gone(format!("{what}: its slot was taken away")));
+        }
+        self.block(&mut open, slot, serial, offset, len, before == 0)
+    }
+
+    /// A block over a slot that is marked and known to be the right one.
+    fn block(
+        self: &Arc<Arena>,
+        open: &mut Open,
+        slot: usize,
+        serial: u64,
+        offset: u64,
+        len: usize,
+        fresh: bool,
+    ) -> Result<Block> {
+        let window = match open.window.upgrade() {
+            Some(window) => window,
+            None => match self.at.memory.window(Arena::label()) {
+                Ok(window) => Arc::new(window),
+                Err(e) => {
+                    self.clear_mark(slot);
+                    self.try_free(slot);
+                    return Err(e);
+                }
+            },
+        };
+        open.window = Arc::downgrade(&window);
+        *open.counts.entry(slot).or_default() += 1;
+        let start = window.ptr().as_ptr().wrapping_add(offset as usize);
+        let start = NonNull::new(start).expect("a mapping isn't at address 0");
+        Ok(Block { arena: self.clone(), _window: window, slot, serial, start, len, fresh })
+    }
+
+    /// Refuses more memory while too much of it waits in pickles that nobody opens.
+    fn check_unclaimed(&self, bytes: u64) -> Result<()> {
+        let cap = memory::total() / 4;
+        let control = &self.at.board.0;
+        if !control.tickets().load(Relaxed).is_multiple_of(64) && bytes < 1 << 20 {
+            return Ok(());
+        }
+        let status = self.status();
+        if status.unclaimed_bytes.saturating_add(bytes) > cap && status.unclaimed > 0 {
+            return Err(Error::OutOfMemory(format!(
+                "{}: {bytes} bytes asked, but {} arrays of {} bytes were pickled and never opened (at most {cap} may wait)",
+                Arena::label(),
+                status.unclaimed,
+                status.unclaimed_bytes
+            )));
+        }
+        Ok(())
+    }
+
+    // ---- handles ------------------------------------------------------------------------------
+
+    pub fn handle(&self) -> Handle {
+        let mine =
+            Route { pid: process::pid(), control: self.at.board.0.fd.raw(), data: self.at.memory.fd.raw() };
+        let mut handle = self.at.handle();
+        handle.routes.retain(|route| route.pid != mine.pid);
+        handle.routes.insert(0, mine);
+        handle
+    }
+
+    /// Opens an array: mark first, look second, as the freer looks at marks after its own move.
+    pub fn open_slot(self: &Arc<Arena>, slot: usize, serial: u64) -> Result<Block> {
+        let mut open = self.lock();
+        let gone = || Err(Error::Gone(format!("array {serial} of {}: it was freed already", Arena::label())));
+        let board = &self.at.board;
+        if slot >= board.0.slots() {
+            return gone();
+        }
+        self.sweep(false);
+        let count = open.counts.get(&slot).copied().unwrap_or(0);
+        self.set_mark(slot);
+        let record = board.0.record(slot);
+        let is_live = loop {
+            let word = board.0.slot(slot).load();
+            match (word.state(), word.stage()) {
+                (Some(State::Idle), LIVE) => break record.serial.load(Acquire) == serial,
+                (Some(State::HeldWrite), LIVE) => {
+                    // Being freed: turn it back. The freer finds out when its own move fails.
+                    let Some(freer) = word.owner() else { break false };
+                    board.claim(slot, word, Move::Sweep { owner: freer, clean: false });
+                }
+                _ => break false,
+            }
+        };
+        if !is_live {
+            if count == 0 {
+                self.clear_mark(slot);
+                self.try_free(slot);
+            }
+            return gone();
+        }
+        let (offset, len) = (record.blob.load(Relaxed).wrapping_sub(1), record.bytes.load(Relaxed));
+        let spans = self.at.memory.extents(&board.0, slot)?;
+        if !offset.is_multiple_of(ALIGN) || !spans.iter().any(|span| span.contains(offset, len)) {
+            return Err(Error::Incompatible(format!(
+                "array {serial} of {}: it lies outside of its slot",
+                Arena::label()
+            )));
+        }
+        record.passed.fetch_or(CLAIMED, AcqRel);
+        self.block(&mut open, slot, serial, offset, len as usize, false)
+    }
+
+    pub fn close_slot(&self, slot: usize) {
+        let mut open = self.lock();
+        let Some(count) = open.counts.get_mut(&slot) else { return };
+        *count -= 1;
+        if *count == 0 {
+            open.counts.remove(&slot);
+            self.clear_mark(slot);
+            self.try_free(slot);
+        }
+    }
+
+    pub fn status(&self) -> ArenaStatus {
+        let control = &self.at.board.0;
+        let mut status = ArenaStatus::default();
+        for slot in 0..control.slots() {
+            status.committed += committed_of(control, slot, false);
+            let word = control.slot(slot).load();
+            if word.stage() != LIVE {
+                continue;
+            }
+            let bytes = control.record(slot).bytes.load(Relaxed);
+            status.arrays += 1;
+            status.bytes += bytes;
+            if self.is_awaited(slot) {
+                status.unclaimed += 1;
+                status.unclaimed_bytes += bytes;
+            }
+        }
+        status.members = (0..control.members()).filter(|&k| self.at.board.tenancy(k).is_live()).count();
+        status
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if self.cookie == fork::cookie() && self.alive.is_some() {
+            self.at.board.depart(self.me);
+        }
+    }
+}

@@ -6,6 +6,7 @@ mod errors;
 mod export;
 mod lease;
 mod pool;
+mod status;
 mod wait;
 
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pool::attach, module)?)?;
     module.add_function(wrap_pyfunction!(pool::find, module)?)?;
     module.add_function(wrap_pyfunction!(pool::leave, module)?)?;
+    module.add_function(wrap_pyfunction!(status::observe, module)?)?;
     module.add_class::<pool::PyPool>()?;
     module.add_class::<lease::PyWriteLease>()?;
     module.add_class::<lease::PyReadLease>()?;

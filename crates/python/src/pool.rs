@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
-use ropeway::{Field, Handle, Options, Phase, Pool, State};
+use ropeway::{Field, Handle, Options, Phase, Pool};
 
 use crate::errors::translate;
 use crate::export::{Memory, PyExport};
 use crate::lease::{PyReadLease, PyWriteLease};
+use crate::status;
 use crate::wait::{blocking, timeout};
 
 /// An open pool; `Pool` is made of it.
@@ -149,7 +150,10 @@ impl PyPool {
         let last = self.0.stages().last().map(String::as_str).unwrap_or_default();
         let stage = stage.unwrap_or(last);
         if write || stage != last {
-            let lease = blocking(py, self::timeout(timeout)?, |wait| self.0.take_mut_with(stage, wait))?;
+            let lease = match self.0.take_mut_now(stage).map_err(translate)? {
+                Some(lease) => lease,
+                None => blocking(py, self::timeout(timeout)?, |wait| self.0.take_mut_with(stage, wait))?,
+            };
             return Ok(Bound::new(py, PyWriteLease(lease))?.into_any());
         }
         let lease = match self.0.take_now().map_err(translate)? {
@@ -206,65 +210,6 @@ impl PyPool {
 
     /// The numbers behind `status()`.
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let status = self.0.status();
-        let (slots, members, lost) = (PyList::empty(py), PyList::empty(py), PyList::empty(py));
-        for slot in &status.slots {
-            let dict = PyDict::new(py);
-            dict.set_item("index", slot.index)?;
-            dict.set_item("state", state(slot.state))?;
-            dict.set_item("stage", &slot.stage)?;
-            dict.set_item("pid", slot.pid)?;
-            dict.set_item("thread", slot.thread)?;
-            dict.set_item("held_s", slot.held_for.map(|d| d.as_secs_f64()))?;
-            dict.set_item("deliveries", slot.deliveries)?;
-            dict.set_item("generation", slot.generation)?;
-            dict.set_item("committed", slot.committed)?;
-            slots.append(dict)?;
-        }
-        for member in &status.members {
-            let dict = PyDict::new(py);
-            dict.set_item("pid", member.pid)?;
-            dict.set_item("alive", member.alive)?;
-            dict.set_item("left", member.left)?;
-            dict.set_item("announced", member.announced)?;
-            members.append(dict)?;
-        }
-        for one in &status.lost {
-            let dict = PyDict::new(py);
-            dict.set_item("index", one.index)?;
-            dict.set_item("generation", one.generation)?;
-            dict.set_item("stage", &one.stage)?;
-            dict.set_item("pid", one.pid)?;
-            lost.append(dict)?;
-        }
-        let dict = PyDict::new(py);
-        dict.set_item("label", &status.label)?;
-        dict.set_item("state", phase(status.phase))?;
-        dict.set_item("slots", slots)?;
-        dict.set_item("members", members)?;
-        dict.set_item("lost", lost)?;
-        dict.set_item("published", status.published)?;
-        dict.set_item("deaths", status.deaths)?;
-        dict.set_item("committed", status.committed)?;
-        dict.set_item("memory_limit", status.memory_limit)?;
-        Ok(dict)
-    }
-}
-
-fn phase(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Open => "open",
-        Phase::Closed => "closed",
-        Phase::Orphaned => "orphaned",
-        Phase::Aborted => "aborted",
-    }
-}
-
-fn state(state: State) -> &'static str {
-    match state {
-        State::Absent => "absent",
-        State::Idle => "idle",
-        State::HeldRead => "held-read",
-        State::HeldWrite => "held-write",
+        status::dict(py, &self.0.status())
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use ropeway_sys::liveness::Alive;
+use ropeway_sys::memfd::Memfd;
 use ropeway_sys::names::{self, Name};
 use ropeway_sys::{fork, limits, process};
 
@@ -68,12 +69,7 @@ impl Attachment {
             control.slot(index).word.store(Word::FREE.0, Relaxed);
         }
         control.header().slots.0.store(control.config.slots as u32, Release);
-        let name = match &control.config.name {
-            None => None,
-            Some(name) => Some(Name::bind(name, control.fd.raw()).map_err(Error::system(format!(
-                "pool {name:?}: can't take the name (is there another pool of that name?)"
-            )))?),
-        };
+        let name = control.config.name.as_deref().map(|name| take_name(name, &control)).transpose()?;
         let board = Board(control);
         let member = claim_entry(&board, Alive::hold)?;
         Ok(Attachment::join(board, memory, name, member, true))
@@ -239,4 +235,18 @@ impl Drop for Attachment {
         self.board.depart(self.me);
         self.alive.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
+}
+
+/// Takes a name, unless a living process of this user has a pool of that name.
+fn take_name(name: &str, control: &Control) -> Result<Name> {
+    let taken = names::list().unwrap_or_default();
+    let owner = taken.iter().find(|f| f.name == name && Memfd::open_peer(f.pid, f.fd).is_ok());
+    if let Some(owner) = owner {
+        return Err(Error::Invalid(format!(
+            "a pool named {name:?} exists already, made by process {}",
+            owner.pid
+        )));
+    }
+    Name::bind(name, control.fd.raw())
+        .map_err(Error::system(format!("can't take the name {name:?} for a pool")))
 }

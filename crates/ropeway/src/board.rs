@@ -142,8 +142,10 @@ pub trait Store {
     fn pid(&self, member: usize) -> u64;
     /// Takes back what else the dead member had, beyond slots. May run more than once.
     fn take_back_more(&self, member: usize, tenancy: Tenancy);
-    /// Counts a death.
-    fn count_death(&self, member: usize, tenancy: Tenancy);
+    /// Notes that a member is gone, before its entry is freed. May run more than once.
+    fn note_death(&self, member: usize, tenancy: Tenancy);
+    /// Counts a member that is gone, after its entry was freed; once, unless the sweeper dies too.
+    fn count_death(&self, tenancy: Tenancy);
     /// Sleeps while the word has this value, at most for `slice`; true when an event ended it.
     fn sleep(&self, event: &AtomicU32, value: u32, slice: Duration) -> bool;
     /// Wakes all who sleep on the word.
@@ -498,11 +500,12 @@ impl<S: Store> Board<S> {
             return;
         }
         self.0.take_back_more(member, now);
-        self.0.count_death(member, now);
+        self.0.note_death(member, now);
         crash_point!("bury.before");
         let word = self.0.member(member);
         if word.compare_exchange(now.0, now.freed().0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             swept.dead += 1;
+            self.0.count_death(now);
         }
         crash_point!("bury.after");
     }

@@ -139,11 +139,11 @@ impl Config {
             .slot_bytes()
             .is_none_or(|all| all.checked_mul(self.max_slots as u64).is_none_or(|all| all > 1 << 46))
         {
-            return invalid(format!(
+            return Err(Error::OutOfMemory(format!(
                 "{} slots of {} bytes are more than an address space holds (2^46 bytes)",
                 self.max_slots,
                 fields.iter().fold(0_u64, |all, f| all.saturating_add(f.bytes())),
-            ));
+            )));
         }
         Ok(())
     }

@@ -24,7 +24,10 @@ pub(crate) struct Contents {
 impl Contents {
     /// A slot that begins empty, at the first stage.
     pub fn fresh(at: &Attachment, slot: usize) -> Contents {
-        at.board.0.record(slot).blob.store(0, Ordering::Relaxed);
+        let blob = &at.board.0.record(slot).blob;
+        if blob.load(Ordering::Relaxed) != 0 {
+            blob.store(0, Ordering::Relaxed);
+        }
         Contents {
             placed: Some(Vec::new()),
             meta: Some(Vec::new()),

@@ -44,8 +44,10 @@ pub(crate) struct Header {
     pub bump: Line<AtomicU64>,
     /// Member indices that have ever been used.
     pub members: Line<AtomicU32>,
-    /// Members that died without leaving.
+    /// Members that died without leaving; for messages.
     pub deaths: Line<AtomicU64>,
+    /// 1 once any member has died without leaving.
+    pub bereft: Line<AtomicU32>,
     /// The creator's index + 1 (low 16 bits) and incarnation.
     pub creator: Line<AtomicU64>,
     pub events: [Line<AtomicU32>; MAX_STAGES],
@@ -116,7 +118,7 @@ pub(crate) type Tag = std::sync::atomic::AtomicU16;
 
 const _: () = {
     assert!(size_of::<Header>() <= CONFIG);
-    assert!(offset_of!(Header, phase) == 64 && offset_of!(Header, events) == 512);
+    assert!(offset_of!(Header, phase) == 64 && offset_of!(Header, events) == 576);
     assert!(size_of::<Member>() == 64 && offset_of!(Member, announced) == 40);
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, thread) == 40);
     assert!(size_of::<Extent>() == 24 && size_of::<Record>() == 448 && offset_of!(Record, blob) == 384);
@@ -292,10 +294,16 @@ impl Store for Control {
         }
     }
 
-    fn count_death(&self, member: usize, tenancy: Tenancy) {
+    fn count_death(&self, tenancy: Tenancy) {
+        if !tenancy.is_clean() {
+            self.header().deaths.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn note_death(&self, member: usize, tenancy: Tenancy) {
         let header = self.header();
         if !tenancy.is_clean() {
-            header.deaths.0.fetch_add(1, Ordering::Relaxed);
+            header.bereft.0.store(1, Ordering::Release);
         }
         if header.creator.0.load(Ordering::Acquire) == creator_tag(member, tenancy) {
             let phase =

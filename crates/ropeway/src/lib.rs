@@ -64,6 +64,6 @@ pub use {
     pool::{Pool, Ring, Wait},
     process::leave_all,
     session::{arena_status, join_session},
-    status::{LostSlot, MemberStatus, PoolStatus, SlotStatus},
+    status::{LostSlot, MemberStatus, PoolStatus, SlotStatus, observe},
     word::State,
 };

@@ -276,7 +276,7 @@ impl Memory {
     ) -> Result<()> {
         let committed = &control.record(slot).extents[index].committed;
         let from = committed.load(Ordering::Relaxed).min(span.len);
-        let to = round_up(end, if span.len >= HUGE { HUGE } else { PAGE }).unwrap_or(end).min(span.len);
+        let to = round_up(end, PAGE).unwrap_or(end).min(span.len);
         if to > from {
             self.commit(control, span.offset, from, to, asking, |done| {
                 committed.store(done, Ordering::Relaxed)

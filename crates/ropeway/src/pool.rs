@@ -170,13 +170,7 @@ impl Pool {
     /// half changed is not delivered but reported as lost.
     pub fn take_mut_with(&self, stage: &str, wait: &mut Wait<'_>) -> Result<WriteLease> {
         let at = self.0.get()?;
-        let index = at.config().stage(stage)?;
-        if index == 0 {
-            return Err(Error::NoSuch(format!(
-                "{}: slots at the first stage, {stage:?}, are acquired, not taken",
-                at.config().label()
-            )));
-        }
+        let index = middle_or_last(&at, stage)?;
         Ok(WriteLease(take(&at, index, true, wait)?))
     }
 
@@ -185,6 +179,13 @@ impl Pool {
         let at = self.0.get()?;
         let last = at.config().rules.last;
         Ok(take_now(&at, last, false).map(ReadLease))
+    }
+
+    /// Takes a slot at a stage to write if one waits there this instant.
+    pub fn take_mut_now(&self, stage: &str) -> Result<Option<WriteLease>> {
+        let at = self.0.get()?;
+        let index = middle_or_last(&at, stage)?;
+        Ok(take_now(&at, index, true).map(WriteLease))
     }
 
     // ---- the whole pool ---------------------------------------------------------------------
@@ -266,7 +267,7 @@ impl Pool {
 
     /// Who holds what, since when; what waits where; what was lost.
     pub fn status(&self) -> PoolStatus {
-        status::read(self.0.inherited())
+        status::read(&self.0.inherited().board)
     }
 }
 
@@ -321,6 +322,17 @@ fn claim_free(at: &Attachment) -> Option<std::result::Result<Claim, Phase>> {
     match claim {
         Some(claim) => Some(board.confirm(me, claim)),
         None => Some(board.phase()).filter(|&phase| phase != Phase::Open).map(Err),
+    }
+}
+
+/// Index of a stage from which slots are taken.
+fn middle_or_last(at: &Attachment, stage: &str) -> Result<usize> {
+    match at.config().stage(stage)? {
+        0 => Err(Error::NoSuch(format!(
+            "{}: slots at the first stage, {stage:?}, are acquired, not taken",
+            at.config().label()
+        ))),
+        index => Ok(index),
     }
 }
 
@@ -396,7 +408,7 @@ fn wait_for<T>(
 /// True when a member has died, no other lives, and nothing can come to `stage` any more.
 fn is_alone(at: &Attachment, stage: usize) -> bool {
     let control = &at.board.0;
-    control.header().deaths.0.load(Acquire) > 0
+    control.header().bereft.0.load(Acquire) != 0
         && (0..control.members()).all(|k| k == at.me || !at.board.tenancy(k).is_live())
         && !at.creator
         && at.board.is_drained(stage)
@@ -436,7 +448,7 @@ fn timed_out(at: &Attachment, stage: usize, timeout: Duration) -> Error {
         timeout.as_secs_f64()
     );
     if !timeout.is_zero() {
-        let holders: Vec<_> = status::read(at).slots.iter().filter_map(SlotStatus::held_by).collect();
+        let holders: Vec<_> = status::read(&at.board).slots.iter().filter_map(SlotStatus::held_by).collect();
         text += &match holders.len() {
             0 => "; nobody holds any".to_owned(),
             n => format!("; {}{}", holders[..n.min(4)].join(", "), if n > 4 { ", ..." } else { "" }),

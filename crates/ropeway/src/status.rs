@@ -3,8 +3,11 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use crate::attachment::Attachment;
-use crate::board::{Phase, Store};
+use ropeway_sys::memfd::Memfd;
+
+use crate::board::{Board, Phase, Store};
+use crate::error::{Error, Result};
+use crate::layout::{Control, POOL_END};
 use crate::memory::{committed, committed_of};
 use crate::word::{State, Word};
 
@@ -93,10 +96,18 @@ pub struct LostSlot {
     pub pid: u64,
 }
 
+/// Looks at a pool of another process without becoming a member of it: its control segment is open
+/// there under that descriptor number.
+pub fn observe(pid: u32, descriptor: i32) -> Result<PoolStatus> {
+    let what = format!("process {pid}, descriptor {descriptor}: no pool can be looked at there");
+    let fd = Memfd::open_peer(pid, descriptor).map_err(Error::system(what))?;
+    Ok(read(&Board(Control::open(fd, POOL_END)?)))
+}
+
 /// Reads a pool's status.
-pub(crate) fn read(at: &Attachment) -> PoolStatus {
-    let control = &at.board.0;
-    let (config, now) = (at.config(), control.now());
+pub(crate) fn read(board: &Board<Control>) -> PoolStatus {
+    let control = &board.0;
+    let (config, now, packed) = (&control.config, control.now(), control.config.is_packed());
     let slots = (0..control.slots()).map(|index| {
         let slot = control.slot(index);
         let word = slot.load();
@@ -110,13 +121,13 @@ pub(crate) fn read(at: &Attachment) -> PoolStatus {
             held_for: held.then(|| Duration::from_nanos(now.saturating_sub(slot.since.load(Relaxed)))),
             deliveries: word.deliveries(),
             generation: word.generation(),
-            committed: committed_of(control, index, at.regions.is_some()),
+            committed: committed_of(control, index, packed),
         }
     });
-    let members = (0..control.members()).filter(|&k| at.board.tenancy(k).is_live()).map(|k| MemberStatus {
+    let members = (0..control.members()).filter(|&k| board.tenancy(k).is_live()).map(|k| MemberStatus {
         pid: control.pid(k),
         alive: control.is_alive(k),
-        left: at.board.tenancy(k).is_clean(),
+        left: board.tenancy(k).is_clean(),
         announced: control.member_entry(k).announced.load(Relaxed),
     });
     let lost = (0..control.slots()).filter_map(|index| {
@@ -131,7 +142,7 @@ pub(crate) fn read(at: &Attachment) -> PoolStatus {
     });
     PoolStatus {
         label: config.label(),
-        phase: at.board.phase(),
+        phase: board.phase(),
         slots: slots.collect(),
         members: members.collect(),
         lost: lost.collect(),

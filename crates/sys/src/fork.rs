@@ -58,7 +58,6 @@ fn renew(cookie: &AtomicU64) -> u64 {
 
 #[cold]
 fn new_cookie_page() -> &'static AtomicU64 {
-    install();
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: an anonymous map at a new address disturbs nobody. The advice fails before Linux
     // 4.14, where only `in_child` wipes the page.
@@ -119,7 +118,6 @@ pub fn privatize_in_child(mapping: &Mapping, fd: &Memfd, offset: u64) -> io::Res
     if mapping.access == Access::Private {
         return Ok(Privatized(0));
     }
-    install();
     let free = |(_, entry): &(usize, &Entry)| entry.ticket.compare_exchange(0, BUSY, AcqRel, Relaxed).is_ok();
     let Some((index, entry)) = TABLE.iter().enumerate().find(free) else {
         let text = format!("{ENTRIES} maps are registered for fork already");
@@ -222,7 +220,6 @@ pub struct Hooks {
 }
 
 static HOOKS: [OnceLock<Hooks>; 8] = [const { OnceLock::new() }; 8];
-static INSTALLED: AtomicBool = AtomicBool::new(false);
 static FORKING: AtomicBool = AtomicBool::new(false);
 
 /// Adds hooks for the rest of the process's life; they run in the order in which they came.
@@ -231,7 +228,6 @@ static FORKING: AtomicBool = AtomicBool::new(false);
 ///
 /// At the ninth set of hooks.
 pub fn on_fork(hooks: Hooks) {
-    install();
     let added = HOOKS.iter().any(|place| place.set(hooks).is_ok());
     assert!(added, "there is room for {} sets of fork hooks only", HOOKS.len());
 }
@@ -245,7 +241,6 @@ pub(crate) fn without_fork<T>(section: impl FnOnce() -> T) -> T {
             FORKING.store(false, Release);
         }
     }
-    install();
     lock();
     let _unlock = Unlock;
     section()
@@ -257,10 +252,13 @@ fn lock() {
     }
 }
 
-fn install() {
-    if INSTALLED.load(Acquire) || INSTALLED.swap(true, AcqRel) {
-        return;
-    }
+/// Registers the handlers when the program or library is loaded. Later would be a race: a thread
+/// that relies on them could fork while another is about to register them.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = install;
+
+extern "C" fn install() {
     // SAFETY: the handlers live as long as the program text, and `in_child` is
     // async-signal-safe as long as the hooks are, which `Hooks` asks for.
     let error = unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };

@@ -78,7 +78,7 @@ impl Mapping {
     /// `Unsupported` if this process has asked for all future maps to be locked in memory.
     pub fn new(fd: &Memfd, offset: u64, len: usize, access: Access) -> io::Result<Mapping> {
         let file = fd.open()?;
-        if len == 0 || offset % page_size() as u64 != 0 {
+        if len == 0 || !offset.is_multiple_of(page_size() as u64) {
             return Err(invalid(format!(
                 "a map must have bytes and start at a whole page, got {len} bytes from {offset}"
             )));

@@ -123,8 +123,8 @@ fn hold_while_another_thread_forks(control: &Memfd) {
 
 #[test]
 fn a_fork_in_another_thread_catches_no_lock_half_made() {
-    let mut peer = Peer::start("fork all the time", &control());
-    assert_eq!(peer.hear(), "caught 0");
+    let control = control();
+    assert_eq!(Peer::start("fork all the time", &control).hear(), "caught 0");
 }
 
 #[test]

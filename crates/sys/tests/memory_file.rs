@@ -148,8 +148,7 @@ fn a_map_of_2_mib_or_more_is_aligned_with_its_offset() {
 
 #[test]
 fn a_dropped_map_leaves_no_addresses_behind() {
-    let mut peer = Peer::start("map and drop", &file(4 * HUGE));
-    assert_eq!(peer.hear(), "ok");
+    assert_eq!(Peer::start("map and drop", &file(4 * HUGE)).hear(), "ok");
 }
 
 #[test]

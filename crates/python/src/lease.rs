@@ -73,6 +73,12 @@ macro_rules! lease_methods {
                 self.0.deliveries()
             }
 
+            /// The number that a holder gave the content.
+            #[getter]
+            fn number(&self) -> u64 {
+                self.0.number()
+            }
+
             /// True once the lease was published or released.
             #[getter]
             fn ended(&self) -> bool {
@@ -191,6 +197,11 @@ lease_methods!(PyWriteLease, "WriteLease", {
 
     fn __setitem__(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
         self.fill(py, name, value)
+    }
+
+    #[setter]
+    fn set_number(&self, number: u64) -> PyResult<()> {
+        self.0.set_number(number).map_err(translate)
     }
 
     #[setter]

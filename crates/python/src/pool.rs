@@ -21,7 +21,10 @@ type Description = (String, String, u32, Vec<u64>);
 /// Makes a pool.
 #[expect(clippy::too_many_arguments, reason = "one Python function with keywords")]
 #[pyfunction]
-#[pyo3(signature = (slots, fields, stages, name=None, memory_limit=None, max_slots=None, waiting_limit=None))]
+#[pyo3(signature = (
+    slots, fields, stages, name=None, memory_limit=None, max_slots=None, waiting_limit=None,
+    repeatable=Vec::new(), redeliveries=3
+))]
 pub fn create(
     py: Python<'_>,
     slots: usize,
@@ -31,6 +34,8 @@ pub fn create(
     memory_limit: Option<u64>,
     max_slots: Option<usize>,
     waiting_limit: Option<usize>,
+    repeatable: Vec<usize>,
+    redeliveries: u8,
 ) -> PyResult<PyCore> {
     let fields = fields
         .map(|all| {
@@ -44,6 +49,8 @@ pub fn create(
         memory_limit,
         waiting_limit,
         max_slots: max_slots.unwrap_or(0),
+        repeatable,
+        redeliveries,
         ..Options::new(slots)
     };
     let options = options.stages(stages);
@@ -139,26 +146,29 @@ impl PyPool {
     }
 
     /// Takes the slot that was published first.
-    #[pyo3(signature = (stage=None, write=false, timeout=None))]
+    #[pyo3(signature = (stage=None, write=false, timeout=None, number=None))]
     fn take<'py>(
         &self,
         py: Python<'py>,
         stage: Option<&str>,
         write: bool,
         timeout: Option<f64>,
+        number: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let last = self.0.stages().last().map(String::as_str).unwrap_or_default();
         let stage = stage.unwrap_or(last);
         if write || stage != last {
-            let lease = match self.0.take_mut_now(stage).map_err(translate)? {
+            let lease = match self.0.take_mut_now(stage, number).map_err(translate)? {
                 Some(lease) => lease,
-                None => blocking(py, self::timeout(timeout)?, |wait| self.0.take_mut_with(stage, wait))?,
+                None => {
+                    blocking(py, self::timeout(timeout)?, |wait| self.0.take_mut_with(stage, number, wait))?
+                }
             };
             return Ok(Bound::new(py, PyWriteLease(lease))?.into_any());
         }
-        let lease = match self.0.take_now().map_err(translate)? {
+        let lease = match self.0.take_now(number).map_err(translate)? {
             Some(lease) => lease,
-            None => blocking(py, self::timeout(timeout)?, |wait| self.0.take_with(wait))?,
+            None => blocking(py, self::timeout(timeout)?, |wait| self.0.take_with(number, wait))?,
         };
         Ok(Bound::new(py, PyReadLease(lease))?.into_any())
     }

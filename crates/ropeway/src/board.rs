@@ -24,6 +24,8 @@ pub struct Slot {
     pub loss: AtomicU64,
     /// Process id of the holder in `loss`, for messages only.
     pub loss_pid: AtomicU64,
+    /// A number that the holder gives its content, by which others can ask for it.
+    pub number: AtomicU64,
     /// Kernel thread that made the last claim, until its lease ends; for messages, and to tell a
     /// thread that it waits for itself.
     pub thread: AtomicU64,
@@ -38,6 +40,7 @@ impl Slot {
             since: AtomicU64::new(0),
             loss: AtomicU64::new(0),
             loss_pid: AtomicU64::new(0),
+            number: AtomicU64::new(0),
             thread: AtomicU64::new(0),
         }
     }
@@ -218,9 +221,20 @@ impl<S: Store> Board<S> {
     /// another, later one, before it. Whatever was published before the candidate is visible to a
     /// scan that begins after the candidate was seen, so scans go on until one finds nothing lower.
     pub fn take(&self, me: usize, stage: usize, write: bool) -> Option<Claim> {
+        self.take_where(me, stage, write, |_| true)
+    }
+
+    /// Takes the first of those slots at `stage` whose content is `wanted`.
+    pub fn take_where(
+        &self,
+        me: usize,
+        stage: usize,
+        write: bool,
+        wanted: impl Fn(&Slot) -> bool,
+    ) -> Option<Claim> {
         loop {
-            let mut first = self.lowest(stage, u64::MAX)?;
-            while let Some(lower) = self.lowest(stage, first.2) {
+            let mut first = self.lowest(stage, u64::MAX, &wanted)?;
+            while let Some(lower) = self.lowest(stage, first.2, &wanted) {
                 first = lower;
             }
             let claim = self.claim(first.0, first.1, Move::Take { me, stage, write });
@@ -233,13 +247,19 @@ impl<S: Store> Board<S> {
         }
     }
 
-    fn lowest(&self, stage: usize, below: u64) -> Option<(usize, Word, u64)> {
+    fn lowest(
+        &self,
+        stage: usize,
+        below: u64,
+        wanted: &impl Fn(&Slot) -> bool,
+    ) -> Option<(usize, Word, u64)> {
         let mut lowest = None;
         let mut below = below;
         for index in 0..self.0.slots() {
             let slot = self.0.slot(index);
             let word = slot.load();
-            if word.is_idle_at(stage) {
+            // What stands beside the word is valid only with the word: the claim's swap decides.
+            if word.is_idle_at(stage) && wanted(slot) {
                 let ticket = slot.ticket.load(Ordering::Relaxed);
                 if ticket < below {
                     below = ticket;

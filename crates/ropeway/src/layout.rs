@@ -120,7 +120,7 @@ const _: () = {
     assert!(size_of::<Header>() <= CONFIG);
     assert!(offset_of!(Header, phase) == 64 && offset_of!(Header, events) == 576);
     assert!(size_of::<Member>() == 64 && offset_of!(Member, announced) == 40);
-    assert!(size_of::<Slot>() == 64 && offset_of!(Slot, thread) == 40);
+    assert!(size_of::<Slot>() == 64 && offset_of!(Slot, thread) == 48);
     assert!(size_of::<Extent>() == 24 && size_of::<Record>() == 448 && offset_of!(Record, blob) == 384);
     assert!(
         MEMBERS.is_multiple_of(4096)

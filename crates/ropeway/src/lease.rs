@@ -200,6 +200,11 @@ macro_rules! lease {
                 self.0.claim.word.deliveries()
             }
 
+            /// The number that a holder gave the content.
+            pub fn number(&self) -> u64 {
+                self.0.at.board.0.slot(self.0.claim.index).number.load(Relaxed)
+            }
+
             /// True once the lease was published or released.
             pub fn has_ended(&self) -> bool {
                 self.0.uses.load(Acquire) & ENDED != 0
@@ -323,6 +328,13 @@ impl WriteLease {
         let label = self.0.label();
         let mut asking = Asking { me: self.0.at.me, what: &label, pulse };
         self.0.contents().reserve(&self.0.at, self.0.claim.index, bytes, &mut asking)
+    }
+
+    /// Gives the content a number, by which others can ask for it at later stages.
+    pub fn set_number(&self, number: u64) -> Result<()> {
+        self.0.check_open()?;
+        self.0.at.board.0.slot(self.0.claim.index).number.store(number, Relaxed);
+        Ok(())
     }
 
     /// Sets the metadata that travels with the slot.

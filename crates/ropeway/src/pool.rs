@@ -141,7 +141,7 @@ impl Pool {
 
     /// Takes the slot that was published first to the last stage, to read.
     pub fn take(&self) -> Result<ReadLease> {
-        self.take_with(&mut Wait { timeout: None, pulse: &mut || true })
+        self.take_with(None, &mut Wait { timeout: None, pulse: &mut || true })
     }
 
     /// Takes a slot to read if there is one now.
@@ -151,41 +151,43 @@ impl Pool {
 
     /// Takes a slot to read, waiting at most for `timeout`.
     pub fn take_timeout(&self, timeout: Duration) -> Result<ReadLease> {
-        self.take_with(&mut Wait { timeout: Some(timeout), pulse: &mut || true })
+        self.take_with(None, &mut Wait { timeout: Some(timeout), pulse: &mut || true })
     }
 
     /// Takes a slot to read. If this process dies it is delivered again.
-    pub fn take_with(&self, wait: &mut Wait<'_>) -> Result<ReadLease> {
+    pub fn take_with(&self, number: Option<u64>, wait: &mut Wait<'_>) -> Result<ReadLease> {
         let at = self.0.get()?;
         let last = at.config().rules.last;
-        Ok(ReadLease(take(&at, last, false, wait)?))
+        Ok(ReadLease(take(&at, last, false, number, wait)?))
     }
 
     /// Takes a slot at a stage to write, waiting as long as it takes.
     pub fn take_mut(&self, stage: &str) -> Result<WriteLease> {
-        self.take_mut_with(stage, &mut Wait { timeout: None, pulse: &mut || true })
+        self.take_mut_with(stage, None, &mut Wait { timeout: None, pulse: &mut || true })
     }
 
     /// Takes a slot at a stage (any but the first) to write. If this process dies, what it may have
     /// half changed is not delivered but reported as lost.
-    pub fn take_mut_with(&self, stage: &str, wait: &mut Wait<'_>) -> Result<WriteLease> {
+    pub fn take_mut_with(&self, stage: &str, number: Option<u64>, wait: &mut Wait<'_>) -> Result<WriteLease> {
         let at = self.0.get()?;
         let index = middle_or_last(&at, stage)?;
-        Ok(WriteLease(take(&at, index, true, wait)?))
+        Ok(WriteLease(take(&at, index, true, number, wait)?))
     }
 
-    /// Takes a slot to read if one waits at the last stage this instant.
-    pub fn take_now(&self) -> Result<Option<ReadLease>> {
+    /// Takes a slot to read if one waits at the last stage this instant; with `number`, only the
+    /// slot whose holder gave it that [number](WriteLease::set_number).
+    pub fn take_now(&self, number: Option<u64>) -> Result<Option<ReadLease>> {
         let at = self.0.get()?;
         let last = at.config().rules.last;
-        Ok(take_now(&at, last, false).map(ReadLease))
+        Ok(take_now(&at, last, false, number).map(ReadLease))
     }
 
-    /// Takes a slot at a stage to write if one waits there this instant.
-    pub fn take_mut_now(&self, stage: &str) -> Result<Option<WriteLease>> {
+    /// Takes a slot at a stage to write if one waits there this instant; with `number`, only the
+    /// slot whose holder gave it that [number](WriteLease::set_number).
+    pub fn take_mut_now(&self, stage: &str, number: Option<u64>) -> Result<Option<WriteLease>> {
         let at = self.0.get()?;
         let index = middle_or_last(&at, stage)?;
-        Ok(take_now(&at, index, true).map(WriteLease))
+        Ok(take_now(&at, index, true, number).map(WriteLease))
     }
 
     // ---- the whole pool ---------------------------------------------------------------------
@@ -339,24 +341,34 @@ fn middle_or_last(at: &Attachment, stage: &str) -> Result<usize> {
 /// A lease on a slot that was claimed at the first stage.
 fn filling(at: Arc<Attachment>, claim: Claim) -> WriteLease {
     at.hint.store(claim.index as u32 + 1, Relaxed);
+    at.board.0.slot(claim.index).number.store(0, Relaxed);
     let contents = Contents::fresh(&at, claim.index);
     WriteLease(Hold::new(at, claim, contents))
 }
 
-fn claim_published(at: &Attachment, stage: usize, write: bool) -> Option<Claim> {
+fn claim_published(at: &Attachment, stage: usize, write: bool, number: Option<u64>) -> Option<Claim> {
     if at.leaving.load(Relaxed) || at.board.phase() == Phase::Aborted {
         return None;
     }
-    at.board.take(at.me, stage, write)
+    match number {
+        None => at.board.take(at.me, stage, write),
+        Some(n) => at.board.take_where(at.me, stage, write, |slot| slot.number.load(Relaxed) == n),
+    }
 }
 
-fn take_now(at: &Arc<Attachment>, stage: usize, write: bool) -> Option<Arc<Hold>> {
-    let claim = claim_published(at, stage, write)?;
+fn take_now(at: &Arc<Attachment>, stage: usize, write: bool, number: Option<u64>) -> Option<Arc<Hold>> {
+    let claim = claim_published(at, stage, write, number)?;
     Some(Hold::new(at.clone(), claim, Contents::published()))
 }
 
-fn take(at: &Arc<Attachment>, stage: usize, write: bool, wait: &mut Wait<'_>) -> Result<Arc<Hold>> {
-    if let Some(hold) = take_now(at, stage, write) {
+fn take(
+    at: &Arc<Attachment>,
+    stage: usize,
+    write: bool,
+    number: Option<u64>,
+    wait: &mut Wait<'_>,
+) -> Result<Arc<Hold>> {
+    if let Some(hold) = take_now(at, stage, write, number) {
         return Ok(hold);
     }
     let drained = || {
@@ -364,7 +376,7 @@ fn take(at: &Arc<Attachment>, stage: usize, write: bool, wait: &mut Wait<'_>) ->
         let over = phase == Phase::Aborted || at.leaving.load(Relaxed);
         (over || phase != Phase::Open && at.board.is_drained(stage)).then_some(Ended::Over(phase))
     };
-    let claim = wait_for(at, stage, wait, || claim_published(at, stage, write), drained)?;
+    let claim = wait_for(at, stage, wait, || claim_published(at, stage, write, number), drained)?;
     Ok(Hold::new(at.clone(), claim, Contents::published()))
 }
 

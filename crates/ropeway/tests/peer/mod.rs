@@ -1,0 +1,285 @@
+//! Other processes for the tests: copies of the test binary that play one of its roles.
+//!
+//! A role runs before `main`, so its process has one thread and may fork. Nobody waits for ever:
+//! each process kills itself by an alarm, and whoever listens to it gives up before that.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Child, ChildStdin, Command, Stdio, exit};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use ropeway::wait::SLICE;
+use ropeway::{Field, Handle, Options, Pool, Result, Wait};
+use ropeway_sys::mapping::{Access, Mapping};
+use ropeway_sys::memfd::Memfd;
+
+/// How long anybody waits for anything.
+pub const PATIENCE: Duration = Duration::from_secs(40);
+/// A time that is long enough for what must not happen.
+pub const MOMENT: Duration = Duration::from_millis(120);
+
+/// What a peer does with the words it was started with.
+pub type Role = fn(&str);
+
+/// Names the functions of this file that peers play.
+macro_rules! roles {
+    ($($role:ident),+ $(,)?) => {
+        /// Runs before `main`: a peer plays its role and exits.
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static BEFORE_MAIN: extern "C" fn() = {
+            extern "C" fn before_main() {
+                peer::play(&[$((stringify!($role), $role as peer::Role)),+]);
+            }
+            before_main
+        };
+    };
+}
+pub(crate) use roles;
+
+/// A copy of the test binary; killed when dropped.
+pub struct Peer {
+    child: Child,
+    input: Option<ChildStdin>,
+    said: Receiver<String>,
+}
+
+impl Peer {
+    /// Starts a peer with a role and some words.
+    pub fn start(role: &str, given: &str) -> Peer {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.env("PEER_ROLE", role).env("PEER_GIVEN", given);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (speaker, said) = channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(|line| line.ok()).all(|line| speaker.send(line).is_ok())
+        });
+        Peer { input: child.stdin.take(), child, said }
+    }
+
+    /// Waits for the next thing that the peer says.
+    pub fn hear(&mut self) -> String {
+        self.said.recv_timeout(PATIENCE).expect("the peer says nothing more")
+    }
+
+    /// Waits for the next thing that the peer says, which is a number.
+    pub fn hear_number<T: std::str::FromStr>(&mut self) -> T {
+        let said = self.hear();
+        said.parse().unwrap_or_else(|_| panic!("a number expected, {said:?} heard"))
+    }
+
+    /// Sends the peer a line, for its [`listen`].
+    pub fn tell(&mut self, words: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{words}").unwrap();
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills the peer and waits until it is dead, but leaves it unreaped.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.wait_dead();
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: the call touches no memory; the peer isn't reaped, so the pid is its own.
+        assert_eq!(unsafe { libc::kill(self.pid() as libc::pid_t, signal) }, 0);
+    }
+
+    /// Waits until the peer is dead, however it died, but leaves it unreaped.
+    pub fn wait_dead(&mut self) {
+        eventually("the peer is dead", || {
+            // SAFETY: all zeros is a valid `siginfo_t`, which the call fills.
+            let pid = unsafe {
+                let mut info: libc::siginfo_t = std::mem::zeroed();
+                let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+                assert_eq!(libc::waitid(libc::P_PID, self.pid(), &mut info, flags), 0);
+                info.si_pid()
+            };
+            pid != 0
+        });
+    }
+
+    /// Lets the peer go to its end, which must be a good one.
+    pub fn finish(mut self) {
+        self.input = None;
+        self.wait_dead();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "the peer ended with {status}");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Plays the role that this process was started for, if it was, and exits.
+pub fn play(roles: &[(&str, Role)]) {
+    let Ok(name) = std::env::var("PEER_ROLE") else { return };
+    watchdog();
+    let role = roles.iter().find(|(role, _)| *role == name).unwrap_or_else(|| panic!("no role {name:?}")).1;
+    let given = std::env::var("PEER_GIVEN").unwrap_or_default();
+    exit(if catch_unwind(|| role(&given)).is_ok() { 0 } else { 101 })
+}
+
+/// Says something to whoever started this peer.
+pub fn say(words: impl std::fmt::Display) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{words}").unwrap();
+    out.flush().unwrap();
+}
+
+/// Waits for a line from whoever started this peer; empty when it is gone.
+pub fn listen() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// Forks this peer; the child runs `body` and exits.
+pub fn fork(body: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: a peer has one thread, so its child may do what it could.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork failed");
+    if pid == 0 {
+        watchdog();
+        let good = catch_unwind(AssertUnwindSafe(body)).is_ok();
+        // SAFETY: ends the process without the parent's exit handlers.
+        unsafe { libc::_exit(if good { 0 } else { 101 }) };
+    }
+    pid
+}
+
+/// Waits for a forked child, which must come to a good end.
+pub fn reap(pid: libc::pid_t) {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call. The child has a watchdog.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0, "the forked child failed");
+}
+
+/// Waits until something is so.
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < end, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits for something and counts the slices that pass after `kill` was called in the first one.
+///
+/// A load-proof way to say "within 100 ms": two slices, whatever else the machine does.
+pub fn slices_after<T>(kill: impl FnOnce(), wait: impl FnOnce(&mut Wait<'_>) -> Result<T>) -> (T, u32) {
+    let (mut kill, mut slices) = (Some(kill), 0);
+    let mut pulse = || {
+        match kill.take() {
+            Some(kill) => kill(),
+            None => slices += 1,
+        }
+        true
+    };
+    let got = wait(&mut Wait { timeout: Some(PATIENCE), pulse: &mut pulse }).unwrap();
+    assert!(kill.is_none(), "there was nothing to wait for");
+    (got, slices)
+}
+
+/// The slices that a waiter may need to see what a death has freed.
+pub const TWO_SLICES: u32 = (100 / SLICE.as_millis()) as u32;
+
+// ---- pools ----------------------------------------------------------------------------------------
+
+/// A pool of slots with one packed array, `n`, of eight numbers.
+pub fn numbers(slots: usize) -> Options {
+    Options::new(slots).fields(vec![Field::new("n", "<u8", 8, &[8]).unwrap()])
+}
+
+/// A field of bytes.
+pub fn bytes(name: &str, len: u64) -> Field {
+    Field::new(name, "|u1", 1, &[len]).unwrap()
+}
+
+/// Acquires a slot of `numbers`, writes `n`, publishes.
+pub fn put(pool: &Pool, n: u64) -> Result<()> {
+    let mut slot = pool.acquire_timeout(PATIENCE)?;
+    slot.slice_mut::<u64>("n")?.fill(n);
+    slot.publish()
+}
+
+/// Takes a slot of `numbers`, reads it, gives it back.
+pub fn get(pool: &Pool) -> Result<u64> {
+    let slot = pool.take_timeout(PATIENCE)?;
+    let n = slot.slice::<u64>("n")?[0];
+    slot.release()?;
+    Ok(n)
+}
+
+/// The words by which a peer finds a pool.
+pub fn words(pool: &Pool) -> String {
+    hex(&pool.handle().unwrap().to_bytes())
+}
+
+/// In a peer: the pool that was given in words.
+pub fn pool(words: &str) -> Pool {
+    Pool::attach(&Handle::from_bytes(&unhex(words)).unwrap()).unwrap()
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+pub fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
+}
+
+// ---- what lies below a pool -----------------------------------------------------------------------
+
+/// Opens the control segment (first) or the data segment of a pool, as a hostile member can.
+pub fn segments(pool: &Pool) -> (Memfd, Memfd) {
+    let bytes = pool.handle().unwrap().to_bytes();
+    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let open = |fd: u64| Memfd::open_peer(number(32) as u32, fd as i32).unwrap();
+    (open(number(40)), open(number(48)))
+}
+
+/// Writes whatever it likes into a segment.
+pub struct Scribbler(Mapping);
+
+impl Scribbler {
+    pub fn over(segment: &Memfd) -> Scribbler {
+        Scribbler(Mapping::new(segment, 0, segment.len().unwrap() as usize, Access::ReadWrite).unwrap())
+    }
+
+    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.0.len());
+        // SAFETY: the range is inside the map; others that write there garble bytes.
+        unsafe { std::slice::from_raw_parts(self.0.ptr().as_ptr().add(at), len).to_vec() }
+    }
+
+    pub fn read_number(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.read(at, 8).try_into().unwrap())
+    }
+
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.0.len());
+        // SAFETY: the range is inside the map; that it hurts others is the point.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.ptr().as_ptr().add(at), bytes.len()) };
+    }
+
+    pub fn write_number(&self, at: usize, n: u64) {
+        self.write(at, &n.to_le_bytes());
+    }
+}
+
+fn watchdog() {
+    // SAFETY: the call touches no memory; `SIGALRM` kills this process.
+    unsafe { libc::alarm(2 * PATIENCE.as_secs() as u32) };
+}

@@ -1,48 +1,33 @@
 //! Leases: the right to touch one slot.
 
+use std::borrow::Cow;
+
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyString, PyTuple};
 use ropeway::{Export, Field, ReadLease, WriteLease};
 
-use crate::errors::{raise, translate};
+use crate::errors::translate;
 use crate::export::{Memory, PyExport};
 use crate::wait::blocking;
 
 /// An array over an export: `ropeway._arrays.view`.
-fn view<'py>(py: Python<'py>, (export, field): (Export, Field)) -> PyResult<Bound<'py, PyAny>> {
+fn view<'py>(py: Python<'py>, (export, field): (Export, Cow<'_, Field>)) -> PyResult<Bound<'py, PyAny>> {
     static VIEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let (export, dtype, shape) = parts(py, export, field)?;
-    VIEW.import(py, "ropeway._arrays", "view")?.call1((export, dtype, shape))
+    VIEW.import(py, "ropeway._arrays", "view")?.call1(parts(py, export, &field)?)
 }
 
 /// An export with dtype text and shape.
-fn parts<'py>(
-    py: Python<'py>,
-    export: Export,
-    field: Field,
-) -> PyResult<(Bound<'py, PyExport>, String, Bound<'py, PyTuple>)> {
-    let shape = PyTuple::new(py, field.shape)?;
-    Ok((Bound::new(py, PyExport(Memory::Slot(export)))?, field.dtype, shape))
+type Parts<'py> = (Bound<'py, PyExport>, Bound<'py, PyString>, Bound<'py, PyTuple>);
+
+fn parts<'py>(py: Python<'py>, export: Export, field: &Field) -> PyResult<Parts<'py>> {
+    let shape = PyTuple::new(py, &field.shape)?;
+    Ok((Bound::new(py, PyExport(Memory::Slot(export)))?, PyString::new(py, &field.dtype), shape))
 }
 
 fn decode<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     DECODE.import(py, "ropeway._meta", "decode")?.call1((PyBytes::new(py, bytes),))
-}
-
-/// The name of the only array of a slot.
-fn only(fields: Vec<Field>, label: &str) -> PyResult<String> {
-    match <[Field; 1]>::try_from(fields) {
-        Ok([field]) => Ok(field.name),
-        Err(fields) => {
-            let names: Vec<_> = fields.iter().map(|f| f.name.as_str()).collect();
-            Err(raise(
-                "NoSuch",
-                format!("{label}: `array` needs a slot with one array, this one has {names:?}"),
-            ))
-        }
-    }
 }
 
 macro_rules! lease_methods {
@@ -101,8 +86,7 @@ macro_rules! lease_methods {
             /// The only array of the slot.
             #[getter]
             fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                let name = only(self.0.fields().map_err(translate)?, &self.0.label())?;
-                self.__getitem__(py, &name)
+                view(py, self.0.export_only().map_err(translate)?)
             }
 
             /// Names of the arrays.
@@ -111,13 +95,9 @@ macro_rules! lease_methods {
             }
 
             /// The memory of one array, its dtype text and its shape.
-            fn export<'py>(
-                &self,
-                py: Python<'py>,
-                name: &str,
-            ) -> PyResult<(Bound<'py, PyExport>, String, Bound<'py, PyTuple>)> {
+            fn export<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Parts<'py>> {
                 let (export, field) = self.0.export(name).map_err(translate)?;
-                parts(py, export, field)
+                parts(py, export, &field)
             }
 
             /// Gives the slot back; `InUse` while views live.

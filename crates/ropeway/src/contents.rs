@@ -41,31 +41,16 @@ impl Contents {
         Contents { placed: None, meta: None, cursor: Cursor::default(), changed: false }
     }
 
+    /// The arrays of an arena slot.
     pub fn fields(&mut self, at: &Attachment, slot: usize) -> Result<Vec<Field>> {
-        if at.regions.is_some() {
-            return Ok(at.config().fields.clone().unwrap_or_default());
-        }
         self.load(at, slot)?;
         Ok(self.placed.iter().flatten().map(|(field, _)| field.clone()).collect())
     }
 
-    pub fn find(&mut self, at: &Attachment, slot: usize, name: &str) -> Result<(Field, u64)> {
-        if let Some(regions) = &at.regions {
-            let fields = at.config().fields.as_deref().unwrap_or(&[]);
-            return fields
-                .iter()
-                .zip(regions)
-                .find(|(field, _)| field.name == name)
-                .map(|(field, base)| (field.clone(), base + slot as u64 * field.bytes()))
-                .ok_or_else(|| no_such(at, slot, name, fields.iter()));
-        }
+    /// An array of an arena slot, and where it lies.
+    pub fn find(&mut self, at: &Attachment, slot: usize, name: &str) -> Result<Option<(Field, u64)>> {
         self.load(at, slot)?;
-        let placed = self.placed.as_deref().unwrap_or(&[]);
-        placed
-            .iter()
-            .find(|(field, _)| field.name == name)
-            .cloned()
-            .ok_or_else(|| no_such(at, slot, name, placed.iter().map(|(field, _)| field)))
+        Ok(self.placed.iter().flatten().find(|(field, _)| field.name == name).cloned())
     }
 
     pub fn meta(&mut self, at: &Attachment, slot: usize) -> Result<Vec<u8>> {
@@ -216,9 +201,4 @@ fn behind(spans: &[Span], ends: impl Iterator<Item = u64>) -> Cursor {
         }
     }
     cursor
-}
-
-fn no_such<'a>(at: &Attachment, slot: usize, name: &str, fields: impl Iterator<Item = &'a Field>) -> Error {
-    let names: Vec<_> = fields.map(|f| f.name.as_str()).collect();
-    Error::NoSuch(format!("slot {slot} of {}: no array {name:?}; it has {names:?}", at.config().label()))
 }

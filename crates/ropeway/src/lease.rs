@@ -6,6 +6,7 @@
 //! last export is gone, from whatever thread. Ending takes no lock, allocates nothing and needs no
 //! interpreter.
 
+use std::borrow::Cow;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32 as LocalU32, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -218,13 +219,20 @@ macro_rules! lease {
             /// The arrays of the slot.
             pub fn fields(&self) -> Result<Vec<Field>> {
                 self.0.check_open()?;
-                self.0.contents().fields(&self.0.at, self.0.claim.index)
+                Ok(self.0.fields()?.into_owned())
             }
 
             /// A view of one array that keeps the slot where it is.
-            pub fn export(&self, name: &str) -> Result<(Export, Field)> {
+            pub fn export(&self, name: &str) -> Result<(Export, Cow<'_, Field>)> {
                 self.0.check_open()?;
-                let (field, offset) = self.0.contents().find(&self.0.at, self.0.claim.index, name)?;
+                let (field, offset) = self.0.find(name)?;
+                Ok((Export::new(&self.0, offset, field.bytes())?, field))
+            }
+
+            /// A view of the slot's only array.
+            pub fn export_only(&self) -> Result<(Export, Cow<'_, Field>)> {
+                self.0.check_open()?;
+                let (field, offset) = self.0.only()?;
                 Ok((Export::new(&self.0, offset, field.bytes())?, field))
             }
 
@@ -373,10 +381,48 @@ impl WriteLease {
 }
 
 impl Hold {
+    /// An array by name, and where it lies.
+    fn find(&self, name: &str) -> Result<(Cow<'_, Field>, u64)> {
+        let found = match (&self.at.regions, &self.at.config().fields) {
+            (Some(regions), Some(fields)) => {
+                let found = fields.iter().zip(regions).find(|(field, _)| field.name == name);
+                let slot = self.claim.index as u64;
+                found.map(|(field, base)| (Cow::Borrowed(field), base + slot * field.bytes()))
+            }
+            _ => {
+                let found = self.contents().find(&self.at, self.claim.index, name)?;
+                found.map(|(field, offset)| (Cow::Owned(field), offset))
+            }
+        };
+        found.ok_or_else(|| self.no_such(&format!("no array {name:?}")))
+    }
+
+    /// The slot's only array.
+    fn only(&self) -> Result<(Cow<'_, Field>, u64)> {
+        let fields = self.fields()?;
+        match fields.as_ref() {
+            [field] => self.find(&field.name.clone()),
+            _ => Err(self.no_such("not one array")),
+        }
+    }
+
+    fn fields(&self) -> Result<Cow<'_, [Field]>> {
+        match &self.at.config().fields {
+            Some(fields) if self.at.regions.is_some() => Ok(Cow::Borrowed(fields)),
+            _ => Ok(Cow::Owned(self.contents().fields(&self.at, self.claim.index)?)),
+        }
+    }
+
+    fn no_such(&self, what: &str) -> Error {
+        let fields = self.fields().unwrap_or_default();
+        let names: Vec<_> = fields.iter().map(|f| f.name.as_str()).collect();
+        Error::NoSuch(format!("{}: {what}; it has {names:?}", self.label()))
+    }
+
     /// Offset and number of the elements of an array that is to be read as `T`s.
     fn elements<T: Element>(&self, name: &str) -> Result<(u64, usize)> {
         self.check_open()?;
-        let (field, offset) = self.contents().find(&self.at, self.claim.index, name)?;
+        let (field, offset) = self.find(name)?;
         if field.dtype != T::DTYPE {
             return Err(Error::Invalid(format!(
                 "{}: array {name:?} has dtype {}, asked for as {}",

@@ -28,7 +28,9 @@ mod block;
 mod config;
 #[cfg(not(any(loom, shuttle)))]
 mod contents;
+#[cfg(not(any(loom, shuttle)))]
 mod error;
+#[cfg(not(any(loom, shuttle)))]
 mod field;
 #[cfg(not(any(loom, shuttle)))]
 mod handle;
@@ -52,13 +54,13 @@ mod status;
 mod wire;
 
 pub use board::Phase;
-pub use error::{Error, Result};
-pub use field::{ALIGNMENT, Element, Field};
 #[cfg(not(any(loom, shuttle)))]
 pub use {
     arena::ArenaStatus,
     block::Block,
     config::{MAX_SLOTS, Options},
+    error::{Error, Result},
+    field::{ALIGNMENT, Element, Field},
     handle::Handle,
     lease::{Export, ReadLease, WriteLease},
     pool::{Pool, Ring, Wait},

@@ -44,19 +44,30 @@ pub mod crash {
     #[cfg(any(loom, shuttle))]
     pub struct Died;
 
+    #[cfg(loom)]
+    use loom::thread_local;
+    #[cfg(shuttle)]
+    use shuttle::thread_local;
+
+    /// Decides at each named point whether the participant dies there.
+    #[cfg(any(loom, shuttle))]
+    pub type Hook = Box<dyn FnMut(&'static str) -> bool>;
+
+    // The model's threads share one of the system's, so these are the model's own.
     #[cfg(any(loom, shuttle))]
     thread_local! {
-        static HOOK: RefCell<Option<Box<dyn FnMut(&'static str) -> bool>>> = const { RefCell::new(None) };
+        static HOOK: RefCell<Option<Hook>> = RefCell::new(None);
     }
 
-    /// Installs the hook of the model: it says at each point whether the participant dies there.
+    /// Installs the hook of the calling participant.
     #[cfg(any(loom, shuttle))]
-    pub fn install(hook: Option<Box<dyn FnMut(&'static str) -> bool>>) {
+    pub fn install(hook: Option<Hook>) {
         HOOK.with(|h| *h.borrow_mut() = hook);
     }
 
+    /// Dies here if the hook says so. Models call it for points of their own.
     #[cfg(any(loom, shuttle))]
-    pub(crate) fn reached(name: &'static str) {
+    pub fn reached(name: &'static str) {
         let dies = HOOK.with(|h| h.borrow_mut().as_mut().is_some_and(|hook| hook(name)));
         if dies {
             std::panic::resume_unwind(Box::new(Died));

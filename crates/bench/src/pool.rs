@@ -29,7 +29,7 @@ pub fn near(options: &Options) -> Result<String> {
             pool.acquire()?.publish()?;
         }
         let slot = pool.take()?;
-        look(slot.slice(ARRAY)?);
+        look(&slot.slice(ARRAY)?);
         Ok(slot.release()?)
     })
 }
@@ -49,7 +49,8 @@ pub fn far(options: &Options) -> Result<()> {
         if turn < 2 * u64::from(options.slots) {
             assert!(array.iter().all(|&byte| byte == MARK), "a slot holds the wrong contents");
         }
-        look(array);
+        look(&array);
+        drop(array);
         slot.publish()?;
     }
     Ok(())

@@ -190,7 +190,7 @@ impl Arena {
         let board = &self.at.board;
         for most in [bytes.saturating_mul(2).saturating_add(1 << 16), 0, u64::MAX] {
             if most == 0 {
-                match board.add(self.me, MAX_SLOTS) {
+                match self.append().or_else(|| board.add(self.me, MAX_SLOTS)) {
                     Some(claim) => return Some(claim),
                     None => continue,
                 }
@@ -208,6 +208,15 @@ impl Arena {
             }
         }
         None
+    }
+
+    /// Brings the slot behind the last into being.
+    fn append(&self) -> Option<Claim> {
+        let board = &self.at.board;
+        (board.0.slots()..MAX_SLOTS).find_map(|index| {
+            board.0.extend_to(index);
+            board.claim(index, board.0.slot(index).load(), Move::Add { me: self.me })
+        })
     }
 
     pub fn allocate(self: &Arc<Arena>, len: usize, pulse: &mut dyn FnMut() -> bool) -> Result<Block> {
@@ -306,10 +315,10 @@ impl Arena {
     /// Opens an array: mark first, look second, as the freer looks at marks after its own move.
     pub fn open_slot(self: &Arc<Arena>, slot: usize, serial: u64) -> Result<Block> {
         let mut open = self.lock();
-        let gone = || Err(Error::Gone(format!("array {serial} of {}: it was freed already", Arena::label())));
+        let gone = || Error::Gone(format!("array {serial} of {}: it was freed already", Arena::label()));
         let board = &self.at.board;
         if slot >= board.0.slots() {
-            return gone();
+            return Err(gone());
         }
         self.sweep(false);
         let count = open.counts.get(&slot).copied().unwrap_or(0);
@@ -327,26 +336,34 @@ impl Arena {
                 _ => break false,
             }
         };
-        if !is_live {
+        let found = if is_live { self.find(slot, serial) } else { Err(gone()) };
+        let (offset, len) = found.inspect_err(|_| {
             if count == 0 {
                 self.clear_mark(slot);
                 self.try_free(slot);
             }
-            return gone();
-        }
-        let (offset, len) = (record.blob.load(Relaxed).wrapping_sub(1), record.bytes.load(Relaxed));
-        let spans = self.at.memory.extents(&board.0, slot)?;
-        if !offset.is_multiple_of(ALIGN) || !spans.iter().any(|span| span.contains(offset, len)) {
-            return Err(Error::Incompatible(format!(
-                "array {serial} of {}: it lies outside of its slot",
-                Arena::label()
-            )));
-        }
+        })?;
         record.passed.fetch_or(CLAIMED, AcqRel);
         self.block(&mut open, slot, serial, offset, len as usize, false)
     }
 
+    /// Offset and length of the array in a live slot that this process marks.
+    fn find(&self, slot: usize, serial: u64) -> Result<(u64, u64)> {
+        let control = &self.at.board.0;
+        let record = control.record(slot);
+        let (offset, len) = (record.blob.load(Relaxed).wrapping_sub(1), record.bytes.load(Relaxed));
+        let spans = self.at.memory.extents(control, slot)?;
+        if offset.is_multiple_of(ALIGN) && spans.iter().any(|span| span.contains(offset, len)) {
+            return Ok((offset, len));
+        }
+        Err(Error::Incompatible(format!("array {serial} of {}: it lies outside of its slot", Arena::label())))
+    }
+
+    /// Forgets one use of a slot; does nothing in a child that has never joined this arena.
     pub fn close_slot(&self, slot: usize) {
+        if self.cookie != fork::cookie() {
+            return;
+        }
         let mut open = self.lock();
         let Some(count) = open.counts.get_mut(&slot) else { return };
         *count -= 1;

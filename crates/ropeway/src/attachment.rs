@@ -187,7 +187,9 @@ impl Attachment {
 
     /// True, once, when this process hasn't looked for the dead for a slice.
     pub fn sweep_due(&self) -> bool {
-        let now = process::monotonic_coarse_ns();
+        // By the exact clock: by the coarse one a slice may seem shorter than it was, and the next
+        // look come only after another.
+        let now = process::monotonic_ns();
         let last = self.swept_at.load(Relaxed);
         now.saturating_sub(last) >= SLICE.as_nanos() as u64
             && self.swept_at.compare_exchange(last, now, Relaxed, Relaxed).is_ok()

@@ -191,12 +191,26 @@ impl<S: Store> Board<S> {
         if !self.has_room(0) {
             return None;
         }
-        let slots = self.0.slots();
-        let start = if hint < slots { hint } else { 0 };
-        let found = (start..slots).chain(0..start).find_map(|index| {
-            let word = self.0.slot(index).load();
-            if word.is_idle_at(0) { self.claim(index, word, Move::Acquire { me }) } else { None }
-        });
+        let found = self.claim_free(me, hint);
+        self.keep_within_limit(me, found)
+    }
+
+    /// Takes a free slot, or brings one into being, among at most `limit`, if none is free.
+    ///
+    /// A slot that came free behind the scan, or that was given back because another producer took
+    /// the queue's last place, is one to take: a pool must not grow with every such race.
+    pub fn acquire_or_add(&self, me: usize, hint: usize, limit: usize) -> Option<Claim> {
+        if !self.has_room(0) {
+            return None;
+        }
+        let found = loop {
+            if let Some(claim) = self.claim_free(me, hint) {
+                break Some(claim);
+            }
+            if !(0..self.0.slots()).any(|index| self.0.slot(index).load().is_idle_at(0)) {
+                break self.claim_absent(me, limit);
+            }
+        };
         self.keep_within_limit(me, found)
     }
 
@@ -205,14 +219,27 @@ impl<S: Store> Board<S> {
         if !self.has_room(0) {
             return None;
         }
-        let found = (0..limit).find_map(|index| {
+        let found = self.claim_absent(me, limit);
+        self.keep_within_limit(me, found)
+    }
+
+    fn claim_free(&self, me: usize, hint: usize) -> Option<Claim> {
+        let slots = self.0.slots();
+        let start = if hint < slots { hint } else { 0 };
+        (start..slots).chain(0..start).find_map(|index| {
+            let word = self.0.slot(index).load();
+            if word.is_idle_at(0) { self.claim(index, word, Move::Acquire { me }) } else { None }
+        })
+    }
+
+    fn claim_absent(&self, me: usize, limit: usize) -> Option<Claim> {
+        (0..limit).find_map(|index| {
             if index >= self.0.slots() {
                 self.0.extend_to(index);
             }
             let word = self.0.slot(index).load();
             if word.state() == Some(State::Absent) { self.claim(index, word, Move::Add { me }) } else { None }
-        });
-        self.keep_within_limit(me, found)
+        })
     }
 
     /// Takes the slot at `stage` that was published first.

@@ -12,6 +12,9 @@ use crate::memory::{Asking, Cursor, Memory, Span};
 use crate::sync::Ordering;
 use crate::wire::{Reader, Writer};
 
+/// Descriptions of up to this many bytes are read without asking how much memory there is.
+const LONG: u64 = 1 << 20;
+
 /// The arrays and the metadata of a held slot, as far as they were looked at.
 pub(crate) struct Contents {
     /// Arrays of an arena slot with their offsets; `None` until the blob was read.
@@ -169,6 +172,10 @@ impl Contents {
         let len = u64::from_le_bytes(at.memory.read(offset, 8).try_into().expect("8 bytes were read"));
         if !home.contains(offset + 8, len) {
             return Err(broken("its description reaches out of it"));
+        }
+        // An extent may be far longer than what it has of memory, and reading a hole would fill it.
+        if len > LONG && len > at.memory.allocated() {
+            return Err(broken("its description is longer than all that the pool has in memory"));
         }
         let bytes = at.memory.read(offset + 8, len as usize);
         let mut r = Reader::new(&bytes, "a slot's description");

@@ -53,6 +53,13 @@ pub(crate) struct Header {
     pub events: [Line<AtomicU32>; MAX_STAGES],
 }
 
+impl Header {
+    fn id(&self) -> [u8; 16] {
+        let half = |i: usize| u128::from(self.id[i].load(Ordering::Relaxed));
+        (half(0) | half(1) << 64).to_le_bytes()
+    }
+}
+
 /// What a member says of itself. Only `word` decides anything; the rest is for messages and routes.
 #[repr(C, align(64))]
 pub(crate) struct Member {
@@ -163,6 +170,17 @@ impl Control {
         header.version.store(VERSION, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
         Ok(control)
+    }
+
+    /// The id that a segment bears, at the same place in every version; `None` for other files.
+    pub fn id_of(fd: &Memfd) -> Result<Option<[u8; 16]>> {
+        let refused = || Error::system("can't map a control segment's first page");
+        if fd.len().map_err(refused())? < CONFIG as u64 {
+            return Ok(None);
+        }
+        let page = Mapping::new(fd, 0, CONFIG, Access::ReadOnly).map_err(refused())?;
+        // SAFETY: a `Header` is all atomics and fits into the page, which is inside the file.
+        Ok(Some(unsafe { &*page.ptr().as_ptr().cast::<Header>() }.id()))
     }
 
     /// Maps and checks a segment that somebody else has made.
@@ -350,9 +368,6 @@ fn read_config(map: &Mapping) -> Result<Config> {
     if version != VERSION {
         return wrong("version", VERSION.into(), version.into());
     }
-    let mut id = [0; 16];
-    id[..8].copy_from_slice(&header.id[0].load(Ordering::Relaxed).to_le_bytes());
-    id[8..].copy_from_slice(&header.id[1].load(Ordering::Relaxed).to_le_bytes());
     let len = header.config_len.load(Ordering::Relaxed) as usize;
     if len > CONFIG_MAX {
         return wrong("at most this many bytes of configuration", CONFIG_MAX as u64, len as u64);
@@ -367,7 +382,7 @@ fn read_config(map: &Mapping) -> Result<Config> {
     if sum != found {
         return wrong("checksum of the configuration", sum, found);
     }
-    Config::read(&bytes, id)
+    Config::read(&bytes, header.id())
 }
 
 /// What a member puts into its tags: never 0, different in consecutive incarnations.

@@ -17,6 +17,7 @@ use crate::contents::Contents;
 use crate::error::{Error, Result};
 use crate::field::{Element, Field};
 use crate::memory::{Asking, Span};
+use crate::view::{View, ViewMut};
 use crate::word::{Move, State};
 
 /// Set in `uses` when the lease has ended; the other bits count exports.
@@ -65,12 +66,13 @@ impl Hold {
             )));
         }
         if self.uses.load(Acquire) & ENDED != 0 {
-            return Err(Error::Invalid(format!(
-                "{}: the lease has ended (published or released)",
-                self.label()
-            )));
+            return Err(self.ended());
         }
         Ok(())
+    }
+
+    fn ended(&self) -> Error {
+        Error::Invalid(format!("{}: the lease has ended (published or released)", self.label()))
     }
 
     /// Ends the lease if no export lives.
@@ -136,18 +138,15 @@ unsafe impl Sync for Export {}
 impl Export {
     fn new(hold: &Arc<Hold>, offset: u64, len: u64) -> Result<Export> {
         hold.check_open()?;
-        // A lease that another thread ends now still counts this export: fetch_add is on the same word.
-        hold.uses.fetch_add(1, AcqRel);
-        let export = Export {
+        // Counting and ending are on the same word, so no export begins once the lease has ended.
+        let count = |uses| (uses & ENDED == 0).then_some(uses + 1);
+        hold.uses.fetch_update(AcqRel, Acquire, count).map_err(|_| hold.ended())?;
+        Ok(Export {
             start: NonNull::new(hold.at.memory.at(offset)).expect("a mapping isn't at address 0"),
             len: len as usize,
             writable: hold.writes(),
             hold: hold.clone(),
-        };
-        match hold.uses.load(Acquire) & ENDED {
-            0 => Ok(export),
-            _ => Err(Error::Invalid(format!("{}: the lease has ended", hold.label()))),
-        }
+        })
     }
 
     /// The first byte.
@@ -243,11 +242,11 @@ macro_rules! lease {
             }
 
             /// The elements of one array, in C order.
-            pub fn slice<T: Element>(&self, name: &str) -> Result<&[T]> {
-                let (offset, count) = self.0.elements::<T>(name)?;
-                // SAFETY: `elements` has checked dtype, range and alignment; the lease (borrowed)
-                // keeps others from writing, and keeps the mapping.
-                Ok(unsafe { std::slice::from_raw_parts(self.0.at.memory.at(offset).cast::<T>(), count) })
+            pub fn slice<T: Element>(&self, name: &str) -> Result<View<'_, T>> {
+                let (export, len) = Hold::elements::<T>(&self.0, name)?;
+                // SAFETY: `elements` has checked dtype, range and alignment; a `ViewMut` borrows the
+                // lease alone.
+                Ok(unsafe { View::new(export, len) })
             }
 
             /// Gives the slot back. Fails, and changes nothing, while exports live.
@@ -352,11 +351,11 @@ impl WriteLease {
     }
 
     /// The elements of one array, in C order, to write.
-    pub fn slice_mut<T: Element>(&mut self, name: &str) -> Result<&mut [T]> {
-        let (offset, count) = self.0.elements::<T>(name)?;
+    pub fn slice_mut<T: Element>(&mut self, name: &str) -> Result<ViewMut<'_, T>> {
+        let (export, len) = Hold::elements::<T>(&self.0, name)?;
         // SAFETY: as in `slice`; the exclusive borrow keeps this process from aliasing, the write
         // lease keeps others out.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.0.at.memory.at(offset).cast::<T>(), count) })
+        Ok(unsafe { ViewMut::new(export, len) })
     }
 
     /// Sends the slot on to the next stage. Fails, and keeps the lease, while exports live, when
@@ -419,8 +418,8 @@ impl Hold {
         Error::NoSuch(format!("{}: {what}; it has {names:?}", self.label()))
     }
 
-    /// Offset and number of the elements of an array that is to be read as `T`s.
-    fn elements<T: Element>(&self, name: &str) -> Result<(u64, usize)> {
+    /// An export of an array that is to be seen as `T`s, and their number.
+    fn elements<T: Element>(self: &Arc<Hold>, name: &str) -> Result<(Export, usize)> {
         self.check_open()?;
         let (field, offset) = self.find(name)?;
         if field.dtype != T::DTYPE {
@@ -431,6 +430,6 @@ impl Hold {
                 T::DTYPE
             )));
         }
-        Ok((offset, field.bytes() as usize / size_of::<T>()))
+        Ok((Export::new(self, offset, field.bytes())?, field.bytes() as usize / size_of::<T>()))
     }
 }

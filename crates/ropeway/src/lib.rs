@@ -51,6 +51,8 @@ mod session;
 #[cfg(not(any(loom, shuttle)))]
 mod status;
 #[cfg(not(any(loom, shuttle)))]
+mod view;
+#[cfg(not(any(loom, shuttle)))]
 mod wire;
 
 pub use board::Phase;
@@ -67,5 +69,6 @@ pub use {
     process::leave_all,
     session::{arena_status, join_session},
     status::{LostSlot, MemberStatus, PoolStatus, SlotStatus, observe},
+    view::{View, ViewMut},
     word::State,
 };

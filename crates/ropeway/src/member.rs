@@ -43,13 +43,10 @@ pub(crate) fn route_of(control: &Control, member: usize) -> Route {
 pub(crate) fn open_control(pid: u32, fd: i32, id: Option<[u8; 16]>, len: usize) -> Result<Control> {
     let memfd =
         Memfd::open_peer(pid, fd).map_err(Error::system(format!("descriptor {fd} can't be opened")))?;
-    let control = Control::open(memfd, len)?;
-    match id {
-        Some(id) if id != control.config.id => {
-            Err(Error::Gone(format!("descriptor {fd} is another pool now")))
-        }
-        _ => Ok(control),
+    if id.is_some() && Control::id_of(&memfd)? != id {
+        return Err(Error::Gone(format!("descriptor {fd} shows something else now")));
     }
+    Control::open(memfd, len)
 }
 
 /// Opens the data segment through the given route, or through any live member.

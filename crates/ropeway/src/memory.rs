@@ -104,6 +104,12 @@ impl Memory {
                 fd.inode()
             )));
         }
+        if config.is_packed() && segment_len(config) > len {
+            return Err(Error::Incompatible(format!(
+                "{what}: its fields need {} bytes, its data segment has {len}",
+                segment_len(config)
+            )));
+        }
         Memory::over(fd, len, &what, mapped)
     }
 
@@ -136,6 +142,11 @@ impl Memory {
         debug_assert!(offset <= self.len);
         let map = self.map.as_ref().expect("a pool's memory is mapped");
         map.ptr().as_ptr().wrapping_add(offset as usize)
+    }
+
+    /// Bytes of memory that the segment has, holes left out; all there could be if nobody knows.
+    pub fn allocated(&self) -> u64 {
+        self.fd.allocated().unwrap_or(self.len)
     }
 
     /// Copies bytes out of the segment. The caller has checked the range.
@@ -338,10 +349,10 @@ impl Memory {
     ) -> Result<()> {
         self.check_limit(control, to - from, asking.what)?;
         let announced = Announced::new(control, asking.me);
-        let mut at = from;
+        let (mut at, mut longest) = (from, STEP);
         while at < to {
             announced.set(to - at);
-            let step = (to - at).min(STEP);
+            let step = (to - at).min(longest);
             self.afford(control, to - at, asking)?;
             match self.fd.commit(offset + at, step) {
                 Ok(()) => {
@@ -349,7 +360,9 @@ impl Memory {
                     crash_point!("commit.before");
                     done(at);
                 }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // A signal has undone the step (older kernels let any do so). If they come faster than
+                // a step takes, only shorter ones get anywhere.
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => longest = (step / 2).max(PAGE),
                 Err(e) if matches!(e.raw_os_error(), Some(12 | 28)) => {
                     return Err(Error::OutOfMemory(format!(
                         "{}: the system refused {step} bytes: {e}",
@@ -360,7 +373,7 @@ impl Memory {
                     return Err(Error::system(format!("{}: can't commit {step} bytes", asking.what))(e));
                 }
             }
-            if to - from > STEP && !(asking.pulse)() {
+            if (to - from > STEP || longest < STEP) && !(asking.pulse)() {
                 return Err(Error::Interrupted(asking.what.to_owned()));
             }
         }
@@ -369,16 +382,15 @@ impl Memory {
 
     /// Checks that `bytes` more are there, by the system, the cgroup and what others have announced.
     fn afford(&self, control: &Control, bytes: u64, asking: &Asking) -> Result<()> {
-        let credit = self.credit.load(Ordering::Relaxed);
-        if bytes <= credit {
-            self.credit.fetch_sub(bytes, Ordering::Relaxed);
+        let spend = |credit: u64| credit.checked_sub(bytes);
+        if self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok() {
             return Ok(());
         }
         let available = memory::available();
         let others: u64 = (0..control.members())
             .filter(|&k| k != asking.me && control.member(k).load(Ordering::Relaxed) & 1 != 0)
-            .map(|k| control.member_entry(k).announced.load(Ordering::Relaxed).min(available.bytes))
-            .sum();
+            .map(|k| control.member_entry(k).announced.load(Ordering::Relaxed))
+            .fold(0, u64::saturating_add);
         let reserve = (memory::total() / 64).min(256 << 20);
         let free = available.bytes.saturating_sub(others).saturating_sub(reserve);
         if bytes > free {

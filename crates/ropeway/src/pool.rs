@@ -315,12 +315,12 @@ fn claim_free(at: &Attachment) -> Option<std::result::Result<Claim, Phase>> {
     if at.leaving.load(Relaxed) {
         return Some(Err(Phase::Closed));
     }
-    let (board, me) = (&at.board, at.me);
-    let claim = board.acquire(me, at.hint.load(Relaxed) as usize);
-    let claim = claim.or_else(|| {
-        let limit = at.config().max_slots;
-        if at.config().slots < limit { board.add(me, limit) } else { None }
-    });
+    let (board, me, config) = (&at.board, at.me, at.config());
+    let hint = at.hint.load(Relaxed) as usize;
+    let claim = match config.slots < config.max_slots {
+        true => board.acquire_or_add(me, hint, config.max_slots),
+        false => board.acquire(me, hint),
+    };
     match claim {
         Some(claim) => Some(board.confirm(me, claim)),
         None => Some(board.phase()).filter(|&phase| phase != Phase::Open).map(Err),

@@ -5,7 +5,14 @@
 //! ones; therefore the algorithms take references and only [`crate::layout`] casts bytes.
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[path = "sync/loom.rs"]
+mod modelled;
+
+#[cfg(loom)]
+pub use {
+    loom::sync::atomic::{Ordering, fence},
+    modelled::{AtomicU32, AtomicU64},
+};
 #[cfg(shuttle)]
 pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(any(loom, shuttle)))]

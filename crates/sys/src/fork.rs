@@ -253,9 +253,10 @@ fn lock() {
 }
 
 /// Registers the handlers when the program or library is loaded. Later would be a race: a thread
-/// that relies on them could fork while another is about to register them.
+/// that relies on them could fork while another is about to register them. The number lets it run
+/// before constructors without one, which may fork too.
 #[used]
-#[unsafe(link_section = ".init_array")]
+#[unsafe(link_section = ".init_array.00101")]
 static AT_LOAD: extern "C" fn() = install;
 
 extern "C" fn install() {

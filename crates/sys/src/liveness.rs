@@ -6,7 +6,8 @@
 //! (also before the parent has waited for it), by `exec`, or by dropping the
 //! [`Alive`]. Closing descriptors doesn't end it, and a forked child doesn't
 //! prolong it, as the page isn't inherited. "Free" means that nobody can write
-//! any more.
+//! any more. "Held" may be late by some milliseconds: a program that another
+//! thread starts in the instant of locking has the descriptor until its `exec`.
 
 use std::ffi::c_void;
 use std::io::{self, ErrorKind};

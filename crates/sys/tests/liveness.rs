@@ -178,7 +178,8 @@ fn bytes_of_one_process_are_told_apart() {
     let _second = Alive::hold(&control, 2).unwrap().unwrap();
     assert!(Alive::hold(&control, 1).unwrap().is_none());
     drop(first);
-    assert!(!is_held(&control, 1).unwrap());
+    // A peer that another test starts may have the descriptor until its exec.
+    eventually("free", || !is_held(&control, 1).unwrap());
     assert!(is_held(&control, 2).unwrap());
 }
 

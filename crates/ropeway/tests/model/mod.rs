@@ -9,26 +9,29 @@
 #![allow(dead_code)] // each model uses its part
 
 mod ledger;
+mod member;
+mod planted;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(loom)]
-use loom::sync::{Arc, Condvar, Mutex};
+use loom::sync::{Condvar, Mutex};
 #[cfg(loom)]
-use loom::thread;
+pub use loom::thread;
 #[cfg(shuttle)]
-use shuttle::sync::{Arc, Condvar, Mutex};
+use shuttle::sync::{Condvar, Mutex};
 #[cfg(shuttle)]
-use shuttle::thread;
+pub use shuttle::thread;
 
-use ropeway::board::{Board, Claim, Phase, Slot, Store, Swept, Tenancy};
-use ropeway::sync::crash::{self, Died, Hook};
+use ropeway::board::{Board, Phase, Slot, Store, Tenancy};
+use ropeway::sync::crash;
 use ropeway::sync::{AtomicU32, AtomicU64, Ordering};
-use ropeway::wait::{Ended, Patience, SLICE, Spin, Waiter};
-use ropeway::word::{Move, Rules, State, Word};
+use ropeway::wait::SLICE;
+use ropeway::word::{Rules, Word};
 
 pub use ledger::Ledger;
+pub use member::{Forever, Held, Member, Slices, dies_at};
 
 /// The size and the rules of a modelled pool.
 #[derive(Clone, Copy)]
@@ -323,10 +326,14 @@ impl Pool {
         }
     }
 
+    fn unlock(&self, me: usize) {
+        self.heap().locks[me].store(0, Ordering::Release);
+    }
+
     /// What the kernel does when an address space goes; a slice passes for everybody who sleeps.
     fn vanish(&self, me: usize, tenancy: Tenancy) {
         self.ledger().died(me, tenancy);
-        self.heap().locks[me].store(0, Ordering::Release);
+        self.unlock(me);
         for event in &self.heap().events {
             self.heap().ring(event);
         }
@@ -353,269 +360,4 @@ impl Pool {
         let loss = |index: usize| Word(self.board.0.slot(index).loss.load(Ordering::Acquire));
         self.ledger().audit(loss);
     }
-}
-
-/// Waits without end.
-pub struct Forever;
-
-impl Patience for Forever {
-    fn left(&self) -> Option<Duration> {
-        None
-    }
-
-    fn pulse(&mut self) -> bool {
-        true
-    }
-}
-
-/// A wait with a timeout of so many slices.
-pub struct Slices(pub u32);
-
-impl Patience for Slices {
-    fn left(&self) -> Option<Duration> {
-        Some(SLICE.mul_f32(0.5) * self.0.min(1))
-    }
-
-    fn pulse(&mut self) -> bool {
-        self.0 = self.0.saturating_sub(1);
-        true
-    }
-}
-
-/// A participant that holds a slot.
-#[must_use]
-pub struct Held {
-    pub claim: Claim,
-    pub batch: u64,
-}
-
-/// A participant, at home in an address space of its own.
-pub struct Member {
-    pub pool: Arc<Pool>,
-    pub me: usize,
-    pub tenancy: Tenancy,
-}
-
-impl Member {
-    pub fn board(&self) -> &Board<Heap> {
-        &self.pool.board
-    }
-
-    fn ledger(&self) -> &Ledger {
-        self.pool.ledger()
-    }
-
-    fn bytes(&self, claim: Claim) -> &Bytes {
-        &self.pool.heap().bytes[claim.index]
-    }
-
-    /// Lives until `dies` says otherwise at one of the points; the result of a life that went well.
-    pub fn mortal<R>(&self, dies: Hook, life: impl FnOnce(&Member) -> R) -> Option<R> {
-        crash::install(Some(dies));
-        let end = catch_unwind(AssertUnwindSafe(|| life(self)));
-        crash::install(None);
-        match end {
-            Ok(result) => Some(result),
-            Err(cause) if cause.is::<Died>() => {
-                self.pool.vanish(self.me, self.tenancy);
-                None
-            }
-            Err(cause) => resume_unwind(cause),
-        }
-    }
-
-    /// Leaves by a normal exit: nothing is held, so the entry goes at once.
-    pub fn exit(self) {
-        self.board().leave(self.me, self.tenancy);
-        self.board().depart(self.me);
-        self.pool.heap().locks[self.me].store(0, Ordering::Release);
-    }
-
-    /// Leaves by a normal exit with whatever it holds.
-    pub fn exit_holding(self, held: Held) {
-        self.board().leave(self.me, self.tenancy);
-        if held.claim.word.stage() == self.pool.heap().rules.last {
-            self.ledger().consumed(held.batch);
-        }
-        self.pool.vanish(self.me, self.tenancy);
-    }
-
-    pub fn sweep(&self) -> Swept {
-        self.board().sweep()
-    }
-
-    fn wait<T>(
-        &self,
-        stage: usize,
-        patience: &mut impl Patience,
-        claim: impl FnMut() -> Option<T>,
-        ended: impl FnMut() -> Option<Ended>,
-    ) -> Result<T, Ended> {
-        let due = || self.pool.heap().somebody_lies_dead();
-        let waiter = Waiter { stage, spin: &Spin::new(Duration::ZERO), sweep_due: &due };
-        self.board().wait(&waiter, patience, claim, ended)
-    }
-
-    // ---- filling ------------------------------------------------------------------------------
-
-    fn claim_free(&self) -> Option<Result<Claim, Phase>> {
-        let board = self.board();
-        let shape = &self.pool.heap().shape;
-        let claim = board.acquire(self.me, 0);
-        let claim = claim.or_else(|| {
-            if shape.slots < shape.max_slots { board.add(self.me, shape.max_slots) } else { None }
-        });
-        match claim {
-            Some(claim) => Some(board.confirm(self.me, claim)),
-            None => Some(board.phase()).filter(|&phase| phase != Phase::Open).map(Err),
-        }
-    }
-
-    fn filling(&self, claim: Claim, batch: u64) -> Held {
-        self.ledger().claimed(claim.index, self.me);
-        self.ledger().confirmed(self.pool.heap().shape.waiting_limit);
-        self.ledger().begun(batch, claim.index);
-        let bytes = self.bytes(claim);
-        bytes.set(0, batch);
-        bytes.set(1, batch);
-        crash::reached("bytes.half");
-        bytes.set(2, batch);
-        Held { claim, batch }
-    }
-
-    /// Claims a free slot if there is one, and fills it.
-    pub fn try_fill(&self, batch: u64) -> Option<Held> {
-        Some(self.filling(self.claim_free()?.ok()?, batch))
-    }
-
-    /// Waits for a free slot and fills it.
-    pub fn fill(&self, batch: u64, patience: &mut impl Patience) -> Result<Held, Ended> {
-        let found = self.wait(0, patience, || self.claim_free(), || None)?;
-        found.map(|claim| self.filling(claim, batch)).map_err(Ended::Over)
-    }
-
-    /// Fills a slot and publishes it.
-    pub fn send(&self, batch: u64) -> Result<(), Ended> {
-        let held = self.fill(batch, &mut Forever)?;
-        self.publish(held);
-        Ok(())
-    }
-
-    pub fn publish(&self, held: Held) {
-        self.move_on(&held, Move::Publish { me: self.me });
-        self.ledger().published(held.batch, held.claim.word.generation() + 1);
-    }
-
-    // ---- taking -------------------------------------------------------------------------------
-
-    fn taking(&self, claim: Claim) -> Held {
-        self.ledger().claimed(claim.index, self.me);
-        let [batch, a, b] = self.bytes(claim).get();
-        let torn = batch != a || a != b;
-        // Only a repeatable stage sees what a dead changer left, and makes it good from the plan.
-        let repeatable = self.pool.heap().rules.repeatable & (1 << claim.word.stage()) != 0;
-        assert!(!torn || repeatable, "slot {} was delivered half changed: {batch} {a} {b}", claim.index);
-        self.ledger().delivered(batch, claim.word);
-        Held { claim, batch }
-    }
-
-    fn claim_published(&self, stage: usize) -> Option<Claim> {
-        if self.board().phase() == Phase::Aborted {
-            return None;
-        }
-        self.ledger().taking(true);
-        let claim = self.board().take(self.me, stage, stage != self.pool.heap().rules.last);
-        self.ledger().taking(false);
-        if claim.is_some() {
-            self.ledger().taken();
-        }
-        claim
-    }
-
-    /// Takes a slot at a stage if one waits there; at the last stage to read.
-    pub fn try_take(&self, stage: usize) -> Option<Held> {
-        self.claim_published(stage).map(|claim| self.taking(claim))
-    }
-
-    /// Waits for a slot at a stage.
-    pub fn take(&self, stage: usize, patience: &mut impl Patience) -> Result<Held, Ended> {
-        let drained = || {
-            let phase = self.board().phase();
-            let over = phase == Phase::Aborted || phase != Phase::Open && self.board().is_drained(stage);
-            over.then_some(Ended::Over(phase))
-        };
-        let claim = self.wait(stage, patience, || self.claim_published(stage), drained)?;
-        Ok(self.taking(claim))
-    }
-
-    /// Does the work of a stage: changes in place and publishes, or reads and releases.
-    pub fn pass_on(&self, held: Held) {
-        let (stage, last) = (held.claim.word.stage(), self.pool.heap().rules.last);
-        if stage < last {
-            self.change(&held);
-            self.publish(held);
-        } else {
-            self.consume(held);
-        }
-    }
-
-    /// Takes at a stage until the pool is closed and drained; the batches in their order.
-    pub fn serve(&self, stage: usize) -> Vec<u64> {
-        let mut served = Vec::new();
-        while let Ok(held) = self.take(stage, &mut Forever) {
-            served.push(held.batch);
-            self.pass_on(held);
-        }
-        served
-    }
-
-    /// Works in place on a slot that is held to write.
-    pub fn change(&self, held: &Held) {
-        let bytes = self.bytes(held.claim);
-        bytes.set(1, u64::MAX);
-        crash::reached("bytes.half");
-        bytes.set(1, held.batch);
-        bytes.set(2, held.batch);
-    }
-
-    pub fn consume(&self, held: Held) {
-        let batch = held.batch;
-        assert_eq!(self.bytes(held.claim).get(), [batch; 3], "slot {} while it is read", held.claim.index);
-        self.ledger().consuming(batch);
-        self.move_on(&held, Move::Release { me: self.me });
-        self.ledger().consumed(batch);
-    }
-
-    /// Gives back a slot as it was.
-    pub fn put_back(&self, held: Held) {
-        self.ledger().put_back(held.batch);
-        self.move_on(&held, Move::PutBack { me: self.me });
-    }
-
-    /// Gives back a slot that was filled and not published, or changed and not passed on.
-    pub fn abandon(&self, held: Held) {
-        let me = self.me;
-        let mv = if held.claim.word.stage() == 0 { Move::Release { me } } else { Move::Abandon { me } };
-        self.move_on(&held, mv);
-    }
-
-    fn move_on(&self, held: &Held, mv: Move) {
-        self.ledger().given(held.claim.index, self.me);
-        let moved = self.board().move_on(held.claim, mv);
-        assert!(moved, "slot {} was taken from its living holder {}", held.claim.index, self.me);
-    }
-}
-
-/// Dies at the `n`-th point that it reaches, counted from 0; `reached` counts them.
-pub fn dies_at(n: usize) -> Hook {
-    let mut passed = 0;
-    Box::new(move |_| {
-        passed += 1;
-        passed == n + 1
-    })
-}
-
-/// Survives, so that only points are counted.
-pub fn is_held(word: Word) -> bool {
-    matches!(word.state(), Some(State::HeldRead | State::HeldWrite))
 }

@@ -4,6 +4,8 @@
 //! each process kills itself by an alarm, and whoever listens to it gives up before that.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod segment;
+
 use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, ChildStdin, Command, Stdio, exit};
@@ -12,8 +14,6 @@ use std::time::{Duration, Instant};
 
 use ropeway::wait::SLICE;
 use ropeway::{Field, Handle, Options, Pool, Result, Wait};
-use ropeway_sys::mapping::{Access, Mapping};
-use ropeway_sys::memfd::Memfd;
 
 /// How long anybody waits for anything.
 pub const PATIENCE: Duration = Duration::from_secs(40);
@@ -105,11 +105,16 @@ impl Peer {
         });
     }
 
+    /// How the peer has ended.
+    pub fn status(&mut self) -> std::process::ExitStatus {
+        self.wait_dead();
+        self.child.wait().unwrap()
+    }
+
     /// Lets the peer go to its end, which must be a good one.
     pub fn finish(mut self) {
         self.input = None;
-        self.wait_dead();
-        let status = self.child.wait().unwrap();
+        let status = self.status();
         assert!(status.success(), "the peer ended with {status}");
     }
 }
@@ -150,12 +155,27 @@ pub fn fork(body: impl FnOnce()) -> libc::pid_t {
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork failed");
     if pid == 0 {
-        watchdog();
-        let good = catch_unwind(AssertUnwindSafe(body)).is_ok();
-        // SAFETY: ends the process without the parent's exit handlers.
-        unsafe { libc::_exit(if good { 0 } else { 101 }) };
+        in_child(body);
     }
     pid
+}
+
+/// Forks this peer in a way that no fork handler hears of.
+pub fn clone(body: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: a clone with no flags but the signal is a fork; a peer has one thread.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
+    assert!(pid >= 0, "clone failed");
+    if pid == 0 {
+        in_child(body);
+    }
+    pid
+}
+
+fn in_child(body: impl FnOnce()) -> ! {
+    watchdog();
+    let good = catch_unwind(AssertUnwindSafe(body)).is_ok();
+    // SAFETY: ends the process without the parent's exit handlers.
+    unsafe { libc::_exit(if good { 0 } else { 101 }) }
 }
 
 /// Waits for a forked child, which must come to a good end.
@@ -238,45 +258,6 @@ pub fn hex(bytes: &[u8]) -> String {
 
 pub fn unhex(text: &str) -> Vec<u8> {
     (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
-}
-
-// ---- what lies below a pool -----------------------------------------------------------------------
-
-/// Opens the control segment (first) or the data segment of a pool, as a hostile member can.
-pub fn segments(pool: &Pool) -> (Memfd, Memfd) {
-    let bytes = pool.handle().unwrap().to_bytes();
-    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    let open = |fd: u64| Memfd::open_peer(number(32) as u32, fd as i32).unwrap();
-    (open(number(40)), open(number(48)))
-}
-
-/// Writes whatever it likes into a segment.
-pub struct Scribbler(Mapping);
-
-impl Scribbler {
-    pub fn over(segment: &Memfd) -> Scribbler {
-        Scribbler(Mapping::new(segment, 0, segment.len().unwrap() as usize, Access::ReadWrite).unwrap())
-    }
-
-    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
-        assert!(at + len <= self.0.len());
-        // SAFETY: the range is inside the map; others that write there garble bytes.
-        unsafe { std::slice::from_raw_parts(self.0.ptr().as_ptr().add(at), len).to_vec() }
-    }
-
-    pub fn read_number(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.read(at, 8).try_into().unwrap())
-    }
-
-    pub fn write(&self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= self.0.len());
-        // SAFETY: the range is inside the map; that it hurts others is the point.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.ptr().as_ptr().add(at), bytes.len()) };
-    }
-
-    pub fn write_number(&self, at: usize, n: u64) {
-        self.write(at, &n.to_le_bytes());
-    }
 }
 
 fn watchdog() {

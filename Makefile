@@ -1,0 +1,65 @@
+# For people; each target makes what it needs. `.ci/run` is for machines.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python lint bench clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MATURIN := $(BIN)/maturin develop --release
+CRATES := --workspace --exclude ropeway-python
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 15
+
+tools:  ## say what is missing to build ropeway
+	@.ci/tools "$(PYTHON)"
+
+build: $(VENV)/.package  ## build ropeway into .venv
+	@$(MATURIN) --skip-install
+
+demo: build $(VENV)/.demo  ## train a small network on augmented photos for half a minute
+	@$(BIN)/ropeway demo
+
+test: test-rust test-loom test-shuttle test-python  ## run all tests
+
+test-rust: tools  ## ... those of the Rust crates
+	cargo test $(CRATES)
+
+test-loom: tools  ## ... the models, in every interleaving within a bound
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target-loom cargo test -p ropeway --release --test loom
+
+test-shuttle: tools  ## ... the models, in many random interleavings
+	RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target-shuttle cargo test -p ropeway --release --test shuttle
+
+test-python: build $(VENV)/.dev $(VENV)/.demo  ## ... those of the Python package
+	$(BIN)/python -m pytest
+
+lint: build $(VENV)/.dev $(VENV)/.demo  ## check format, lints and types
+	cargo fmt --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest ropeway._core
+
+bench: build $(VENV)/.bench  ## measure against other ways of handing over arrays
+	cargo build --release -p ropeway-bench
+	@$(BIN)/ropeway bench
+
+clean:  ## remove whatever was built
+	rm -rf target target-* $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find python tests -name __pycache__ -prune -exec rm -rf {} +
+	rm -f python/ropeway/*.so
+
+$(VENV)/.package: pyproject.toml | tools
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.16,<2"
+	@$(MATURIN)
+	@touch $@
+
+$(VENV)/.dev $(VENV)/.demo $(VENV)/.bench: $(VENV)/.%: $(VENV)/.package
+	@$(MATURIN) --extras $*
+	@touch $@

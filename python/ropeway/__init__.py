@@ -1,0 +1,55 @@
+"""Hands large contiguous arrays between processes and array frameworks without copying a byte."""
+
+import os
+
+from ropeway import _core, _exit
+from ropeway._arrays import Array, empty, share, zeros
+from ropeway._core import ReadLease, WriteLease
+from ropeway._errors import (
+    Closed,
+    Gone,
+    Incompatible,
+    InUse,
+    Invalid,
+    NoSuch,
+    OutOfMemory,
+    PeerDied,
+    RopewayError,
+    Timeout,
+    WorkerError,
+)
+from ropeway._pool import Pool
+from ropeway._queue import Queue
+from ropeway._status import LostSlot, MemberStatus, PoolStatus, SlotStatus
+
+__version__ = _core.__version__
+
+__all__ = [
+    "Array",
+    "Closed",
+    "Gone",
+    "InUse",
+    "Incompatible",
+    "Invalid",
+    "LostSlot",
+    "MemberStatus",
+    "NoSuch",
+    "OutOfMemory",
+    "PeerDied",
+    "Pool",
+    "PoolStatus",
+    "Queue",
+    "ReadLease",
+    "RopewayError",
+    "SlotStatus",
+    "Timeout",
+    "WorkerError",
+    "WriteLease",
+    "__version__",
+    "empty",
+    "share",
+    "zeros",
+]
+
+os.environ["ROPEWAY_SESSION"] = _core.session(os.environ.get("ROPEWAY_SESSION"))
+_exit.register()

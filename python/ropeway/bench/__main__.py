@@ -1,0 +1,8 @@
+"""`python -m ropeway.bench` is `ropeway bench`."""
+
+import sys
+
+from .command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

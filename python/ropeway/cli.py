@@ -1,0 +1,131 @@
+"""The command `ropeway`: demo, ls, top, bench."""
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Commands that read their own arguments: the module, whose `main(arguments)` gives the exit status,
+# and what it does.
+OTHERS = {
+    "ls": ("ropeway._ls", "list the pools of this machine and who holds their slots"),
+    "top": ("ropeway._top", "watch the pools of this machine"),
+    "bench": ("ropeway.bench", "measure what handing over arrays costs here"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Makes the parser of the command line."""
+    text = "Hands large arrays between processes without a copy."
+    result = argparse.ArgumentParser("ropeway", description=text)
+    commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    text = "loaders decode and turn photos, a trainer learns from them in place"
+    _add_demo_options(commands.add_parser("demo", help=text, description=text))
+    for name, (_, text) in OTHERS.items():
+        commands.add_parser(name, help=text, description=text, add_help=False)
+    return result
+
+
+def _add_demo_options(demo: argparse.ArgumentParser) -> None:
+    """Adds options that are `None` unless given; their defaults stand where they are used."""
+    number, amount = _above_zero(int), _above_zero(float)
+    option = demo.add_argument
+    option("folder", nargs="?", type=Path, help="photos of your own, instead of packaged ones")
+    option("--seconds", type=amount, help="length of the run (default: 35, without --batches)")
+    option("--batches", type=number, help="number of batches after which the run ends")
+    option("--batch-size", type=number, help="images in a batch (default: 32)")
+    option("--slots", type=number, help="slots in the pool (default: 4)")
+    option("--loaders", type=number, help="loader processes (default: 2)")
+    option("--framework", choices=("numpy", "jax", "torch"), help="the trainer's (default: numpy)")
+    option("--seed", type=int, help="equal seeds give equal batches (default: 0)")
+    option("--timeline", type=Path, help="PNG to draw the run into (default: timeline.png)")
+    option = demo.add_argument_group("with two large arrays instead of photos").add_argument
+    option("--classic", action="store_true", help="fill and consume them in small steps")
+    option("--elements", type=number, help="int32 in each array (default: 125,000,000)")
+    option("--rounds", type=number, help="arrays to fill and consume (default: 2)")
+
+
+def _above_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = kind(text.replace(",", ""))
+        if value <= 0:
+            raise argparse.ArgumentTypeError(f"must be above 0, found {text}")
+        return value
+
+    number.__name__ = kind.__name__
+    return number
+
+
+def demo(chosen: dict[str, Any]) -> int:
+    """Runs the demo with the options that were given."""
+    from ropeway.demo.stop import Stop
+
+    with Stop() as stop:
+        return _classic(chosen, stop) if chosen.pop("classic") else _photos(chosen, stop)
+
+
+def _classic(chosen: dict[str, Any], stop: Any) -> int:
+    from ropeway.demo import classic
+
+    return classic.run(_options(classic.Options, chosen, "ropeway demo --classic"), stop)
+
+
+def _photos(chosen: dict[str, Any], stop: Any) -> int:
+    from ropeway.demo import DemoError
+
+    if importlib.util.find_spec("PIL") is None:
+        raise DemoError(
+            "the demo decodes its photos with Pillow, which isn't installed: "
+            "pip install 'ropeway[demo]'"
+        )
+    from ropeway.demo import run
+
+    if "batches" in chosen:
+        chosen.setdefault("seconds", None)
+    return run.run(_options(run.Options, chosen, "ropeway demo without --classic"), stop)
+
+
+def _options(kind: Any, chosen: dict[str, Any], what: str) -> Any:
+    """Makes the options of a demo, if all that were given have a meaning there."""
+    from ropeway.demo import DemoError
+
+    for name in chosen:
+        if name not in kind._fields:
+            option = "FOLDER" if name == "folder" else f"--{name.replace('_', '-')}"
+            raise DemoError(f"{what} takes no {option}")
+    return kind(**chosen)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command; gives the exit status."""
+    chosen, rest = parser().parse_known_args(arguments)
+    if chosen.command in OTHERS:
+        module, _ = OTHERS[chosen.command]
+        return int(importlib.import_module(module).main(rest))
+    if rest:
+        parser().error(f"unknown arguments: {' '.join(rest)}")
+    given = {name: value for name, value in vars(chosen).items() if value is not None}
+    del given["command"]
+    return _reported(lambda: demo(given))
+
+
+def _reported(command: Callable[[], int]) -> int:
+    """Runs a command whose errors are sentences for the person who started it."""
+    from ropeway import RopewayError
+    from ropeway.demo import DemoError
+
+    try:
+        return command()
+    except (DemoError, RopewayError) as error:
+        print(f"ropeway: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("ropeway: stopped", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Finds photos on disk and decodes them."""
+
+import importlib.util
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+from . import DemoError
+
+# Photos that two packages ship in their wheels and that have an upright direction.
+PACKAGED = {
+    "skimage": [
+        "data/astronaut.png",
+        "data/brick.png",
+        "data/camera.png",
+        "data/chelsea.png",
+        "data/coffee.png",
+        "data/coins.png",
+        "data/motorcycle_left.png",
+        "data/motorcycle_right.png",
+        "data/rocket.jpg",
+    ],
+    "sklearn": ["datasets/images/china.jpg", "datasets/images/flower.jpg"],
+}
+SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+MOST_PHOTOS = 5_000
+SHORT_SIDE = (
+    480  # larger photos are halved, perhaps several times, while the short side stays above
+)
+
+
+def find_photos(folder: Path | None = None) -> list[Path]:
+    """Lists the photos of a folder and the folders in it, or the packaged ones.
+
+    Raises `DemoError` when there is none.
+    """
+    return packaged_photos() if folder is None else folder_photos(folder)
+
+
+def packaged_photos() -> list[Path]:
+    """Lists the photos that scikit-image and scikit-learn have on disk; imports neither."""
+    photos = [path for package, names in PACKAGED.items() for path in _packaged(package, names)]
+    if not photos:
+        raise DemoError(
+            "the demo's photos come with scikit-image and scikit-learn, and neither is installed: "
+            "pip install 'ropeway[demo]', or give a folder with photos (ropeway demo FOLDER)"
+        )
+    return photos
+
+
+def _packaged(package: str, names: list[str]) -> Iterator[Path]:
+    spec = importlib.util.find_spec(package)
+    for place in (spec and spec.submodule_search_locations) or ():
+        yield from (path for name in names if (path := Path(place, name)).is_file())
+
+
+def folder_photos(folder: Path) -> list[Path]:
+    """Lists the photos in a folder and the folders in it, by suffix, at most `MOST_PHOTOS`."""
+    if not folder.is_dir():
+        raise DemoError(f"{folder} is not a folder: give one that holds photos")
+    found = (
+        path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
+    )
+    photos = sorted(itertools.islice(found, MOST_PHOTOS))
+    if not photos:
+        raise DemoError(
+            f"{folder} holds no photo, that is, no file that ends in {', '.join(sorted(SUFFIXES))}"
+        )
+    return photos
+
+
+def decode(path: Path) -> Image.Image:
+    """Reads a photo from disk, upright, in RGB, and not much larger than `SHORT_SIDE`.
+
+    Raises `OSError` when the file is no readable photo.
+    """
+    with Image.open(path) as file:
+        file.draft("RGB", (SHORT_SIDE, SHORT_SIDE))  # lets a JPEG be decoded at 1/2, 1/4 or 1/8
+        photo = ImageOps.exif_transpose(file).convert("RGB")
+    factor = min(photo.size) // SHORT_SIDE
+    return photo.reduce(factor) if factor > 1 else photo
+
+
+class Photos:
+    """Photos by number; one that can't be read is passed over for the next that can."""
+
+    def __init__(self, paths: list[Path]):
+        self.paths = paths
+        self.unreadable: dict[Path, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, number: int) -> Image.Image:
+        """Decodes photo `number`, or the next readable one.
+
+        Raises `DemoError` when none is readable.
+        """
+        for step in range(len(self.paths)):
+            path = self.paths[(number + step) % len(self.paths)]
+            if path in self.unreadable:
+                continue
+            try:
+                return decode(path)
+            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+                self.unreadable[path] = str(error)
+        path, reason = next(iter(self.unreadable.items()))
+        raise DemoError(
+            f"none of {len(self.paths)} photos could be read; the first, {path}: {reason}"
+        )

@@ -12,12 +12,16 @@ import time
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import ropeway as rw
 from ropeway import _core
 
 WATCHDOG = 60.0
+
+hypothesis.settings.register_profile("ropeway", deadline=None, database=None)
+hypothesis.settings.load_profile("ropeway")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -98,6 +102,14 @@ def fresh():
         return done.stdout.decode()
 
     return run
+
+
+@pytest.fixture
+def q():
+    """A queue without a limit."""
+    q = rw.Queue()
+    yield q
+    q.close()
 
 
 @pytest.fixture

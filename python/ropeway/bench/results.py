@@ -9,7 +9,6 @@ from typing import Any
 
 from .contest import Record
 
-
 Where = Mapping[str, object]
 """Fields that a record must have."""
 

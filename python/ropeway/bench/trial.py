@@ -33,7 +33,9 @@ class Trial:
         cores = placements()[self.placement]
         match self.question:
             case "roundtrip":
-                result: dict[str, Any] = roundtrip.measure(self.contestant, cores, self.nbytes, self.seconds)
+                result: dict[str, Any] = roundtrip.measure(
+                    self.contestant, cores, self.nbytes, self.seconds
+                )
             case "oneway":
                 result = oneway.measure(
                     self.contestant, cores, self.nbytes, self.slots, self.seconds

@@ -15,3 +15,9 @@ def room(tmp_path):
 def method(request):
     """The name of a start method, each in turn."""
     return request.param
+
+
+@pytest.fixture(params=["default", "fork", "spawn", "forkserver"])
+def loader_method(request):
+    """How a loader's workers are started, each way in turn; programs take "default" for None."""
+    return request.param

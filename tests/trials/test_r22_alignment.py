@@ -3,6 +3,8 @@
 Memory that is handed out is aligned well enough to be taken as it is, by whatever process.
 """
 
+import importlib.util
+
 import pytest
 
 ALIGNED = """
@@ -123,7 +125,8 @@ if __name__ == "__main__":
         for batch in (3, 64)
     ]
     pools = [rw.Pool(2, fields=batch) for batch in batches]
-    assert [pool.ring("a").ctypes.data % 64 for pool in pools if "packed" and pool.packed] == [0]
+    assert [pool.packed for pool in pools] == [False, True]
+    check([("ring", pools[1].ring("a"))])
     for _ in range(2):
         queue.put(sample)
         for pool in pools:
@@ -201,9 +204,12 @@ check_views(take)
 )
 
 
-@pytest.mark.parametrize(("framework", "program"), [("numpy", NUMPY), ("jax", JAX), ("torch", TORCH)])
+@pytest.mark.parametrize(
+    ("framework", "program"), [("numpy", NUMPY), ("jax", JAX), ("torch", TORCH)]
+)
 def test_frameworks_take_the_memory_as_it_is(room, framework, program):
-    pytest.importorskip(framework)
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} isn't installed")
     room.run(program, "spawn", seconds=100)
 
 

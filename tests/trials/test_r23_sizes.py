@@ -4,7 +4,6 @@ Also getsentry/arroyo#67, osvenskan/posix_ipc#35. The receiver sees exactly the 
 asked for; the page size is no parameter here, so the trial's second step has no place.
 """
 
-
 EXACT = """
 import multiprocessing as mp
 import sys

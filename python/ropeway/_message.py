@@ -1,5 +1,6 @@
 """A message: any picklable object, as a pickle beside the arrays that were in it."""
 
+import functools
 import io
 import pickle
 import struct
@@ -129,6 +130,7 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
+@functools.lru_cache(maxsize=256)
 def _travels(dtype: np.dtype[Any]) -> bool:
     """Whether arrays of this dtype can lie in a slot; others are pickled as NumPy does."""
     try:

@@ -45,7 +45,7 @@ class Placement:
     def __init__(self, arrays: Sequence[AnyArray]) -> None:
         self.nbytes = 0
         self._sources: list[tuple[int, AnyArray]] = []
-        if all(array.flags.owndata for array in arrays):
+        if all(array.flags.owndata for array in arrays):  # whoever shares memory is a view
             self.places = [self._alone(array) for array in arrays]
         else:
             self.places = self._arranged(arrays)

@@ -83,7 +83,8 @@ TRACED = """
 import os
 import sys
 
-os.execvp("strace", ["strace", "-f", "-qq", "-e", sys.argv[1], "-o", "calls", sys.executable, *sys.argv[2:]])
+log, calls, *program = sys.argv[1:]
+os.execvp("strace", ["strace", "-fqq", "-o", log, "-e", calls, sys.executable, *program])
 """
 
 MAKING = (
@@ -108,8 +109,8 @@ def test_steady_state_makes_no_system_objects(room, tmp_path, method):
     program = tmp_path / "calls.py"
     program.write_text(CALLS)
     log = tmp_path / "calls"
-    traced = TRACED.replace('"calls"', repr(str(log)))
-    room.run(traced, f"trace=access,faccessat,faccessat2,{MAKING}", program, method, seconds=60)
+    calls = f"trace=access,faccessat,faccessat2,{MAKING}"
+    room.run(TRACED, log, calls, program, method, seconds=60)
     calls = list(_between_marks(log.read_text().splitlines()))
     print(f"{method}: {len(calls)} calls over 2,000 batches")
     assert len(calls) <= 200, calls[:20]

@@ -58,17 +58,16 @@ def consume(pool, queue):
     return pid
 
 
-def hold(pool, pid):
+def held(pool, pid):
     return [slot for slot in pool.status().slots if slot.pid == pid and slot.state != "idle"]
 
 
-def freed(pool, queue, pid):
+def check_freed(pool, queue, pid):
     # within 5 s nothing is held by the dead, while the consumer goes on
     end = time.monotonic() + 5
-    while hold(pool, pid) or hold(queue, pid):
-        assert time.monotonic() < end, (hold(pool, pid), hold(queue, pid))
+    while held(pool, pid) or held(queue, pid):
+        assert time.monotonic() < end, (held(pool, pid), held(queue, pid))
         consume(pool, queue)
-    return True
 """
 
 ROUNDS = (
@@ -84,7 +83,7 @@ if __name__ == "__main__":
             consume(pool, queue)
         victim = workers.pop(RANDOM.randrange(2))  # one of the older ones
         kill(victim)
-        freed(pool, queue, victim.pid)
+        check_freed(pool, queue, victim.pid)
         victim.close()
         workers.append(start(pool, queue))
     for worker in workers:

@@ -38,6 +38,8 @@ pub(crate) struct Attachment {
     /// Where the last free slot was found; the next search begins behind it.
     pub hint: LocalU32,
     pub creator: bool,
+    /// Deaths that this process has been told of.
+    pub mourned: LocalU64,
     pub leaving: AtomicBool,
     swept_at: LocalU64,
     alive: Mutex<Option<Alive>>,
@@ -169,6 +171,7 @@ impl Attachment {
             spins,
             hint: LocalU32::new(0),
             creator,
+            mourned: LocalU64::new(0),
             leaving: AtomicBool::new(false),
             swept_at: LocalU64::new(0),
             alive: Mutex::new(Some(alive)),

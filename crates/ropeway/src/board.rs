@@ -529,12 +529,12 @@ impl<S: Store> Board<S> {
                 crash_point!("sweep.before");
                 match slot.swap(word, to.to) {
                     Ok(_) => {
+                        crash_point!("sweep.after");
                         moved += 1;
                         break;
                     }
                     Err(other) => word = other,
                 }
-                crash_point!("sweep.after");
             }
         }
         moved

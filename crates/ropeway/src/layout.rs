@@ -44,10 +44,10 @@ pub(crate) struct Header {
     pub bump: Line<AtomicU64>,
     /// Member indices that have ever been used.
     pub members: Line<AtomicU32>,
-    /// Members that died without leaving; for messages.
+    /// Members that died without leaving.
     pub deaths: Line<AtomicU64>,
-    /// 1 once any member has died without leaving.
-    pub bereft: Line<AtomicU32>,
+    /// Process id of the last of them, for messages.
+    pub last_dead: Line<AtomicU64>,
     /// The creator's index + 1 (low 16 bits) and incarnation.
     pub creator: Line<AtomicU64>,
     pub events: [Line<AtomicU32>; MAX_STAGES],
@@ -242,6 +242,11 @@ impl Control {
         unsafe { self.get(POOL_END + (member * MAX_SLOTS + slot) * size_of::<Tag>()) }
     }
 
+    /// How many members have died without leaving.
+    pub fn deaths(&self) -> u64 {
+        self.header().deaths.0.load(Ordering::Acquire)
+    }
+
     /// The byte whose lock says that the member's address space exists.
     pub fn lock_byte(member: usize) -> u64 {
         (1 << 40) + member as u64
@@ -321,7 +326,7 @@ impl Store for Control {
     fn note_death(&self, member: usize, tenancy: Tenancy) {
         let header = self.header();
         if !tenancy.is_clean() {
-            header.bereft.0.store(1, Ordering::Release);
+            header.last_dead.0.store(self.pid(member), Ordering::Relaxed);
         }
         if header.creator.0.load(Ordering::Acquire) == creator_tag(member, tenancy) {
             let phase =

@@ -369,6 +369,12 @@ impl Memory {
                         asking.what
                     )));
                 }
+                Err(_) if !self.fd.is_open() => {
+                    return Err(Error::Gone(format!(
+                        "{}: {step} bytes asked, but this program has closed the pool's descriptors",
+                        asking.what
+                    )));
+                }
                 Err(e) => {
                     return Err(Error::system(format!("{}: can't commit {step} bytes", asking.what))(e));
                 }

@@ -1,7 +1,7 @@
 //! A pool of slots that go from process to process.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::attachment::Attachment;
@@ -400,7 +400,8 @@ fn wait_for<T>(
     }
     let due = || at.sweep_due();
     let waiter = Waiter { stage, spin: &at.spins[stage], sweep_due: &due };
-    let alone = || (stage > 0 && is_alone(at, stage)).then_some(Ended::Alone);
+    let endless = wait.timeout.is_none();
+    let alone = || (endless && stage > 0 && is_alone(at, stage)).then_some(Ended::Alone);
     let mut patience = Until::new(wait.timeout, wait.pulse);
     let found = at.board.wait(&waiter, &mut patience, claim, || ended().or_else(alone));
     found.map_err(|why| match why {
@@ -408,21 +409,26 @@ fn wait_for<T>(
         Ended::Interrupted => {
             Error::Interrupted(format!("{}: the wait at {:?}", config.label(), config.stages[stage]))
         }
-        Ended::Alone => Error::PeerDied(format!(
-            "{}: a member died, nothing is on its way to {:?}, and no other member lives",
-            config.label(),
-            config.stages[stage]
-        )),
+        Ended::Alone => {
+            at.mourned.store(at.board.0.deaths(), Relaxed);
+            Error::PeerDied(format!(
+                "{}: process {} died, nothing is on its way to {:?}, and no other member lives",
+                config.label(),
+                at.board.0.header().last_dead.0.load(Relaxed),
+                config.stages[stage]
+            ))
+        }
         Ended::TimedOut => timed_out(at, stage, wait.timeout.unwrap_or_default()),
     })
 }
 
 /// True when a member has died, no other lives, and nothing can come to `stage` any more.
+///
+/// Each death is told once to each process: one that starts a replacement can wait again.
 fn is_alone(at: &Attachment, stage: usize) -> bool {
     let control = &at.board.0;
-    control.header().bereft.0.load(Acquire) != 0
+    control.deaths() > at.mourned.load(Relaxed)
         && (0..control.members()).all(|k| k == at.me || !at.board.tenancy(k).is_live())
-        && !at.creator
         && at.board.is_drained(stage)
 }
 

@@ -147,7 +147,7 @@ pub(crate) fn read(board: &Board<Control>) -> PoolStatus {
         members: members.collect(),
         lost: lost.collect(),
         published: control.tickets().load(Relaxed),
-        deaths: control.header().deaths.0.load(Relaxed),
+        deaths: control.deaths(),
         committed: committed(control),
         memory_limit: config.memory_limit,
     }

@@ -8,15 +8,15 @@
 #[path = "sync/loom.rs"]
 mod modelled;
 
+#[cfg(shuttle)]
+pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(any(loom, shuttle)))]
+pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub use {
     loom::sync::atomic::{Ordering, fence},
     modelled::{AtomicU32, AtomicU64},
 };
-#[cfg(shuttle)]
-pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(not(any(loom, shuttle)))]
-pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Tells the processor (or the model) that this thread spins.
 pub fn spin_hint() {

@@ -155,7 +155,7 @@ impl<S: Store> Board<S> {
             if let Some(found) = claim() {
                 return Ok(found);
             }
-            if let Some(why) = ended() {
+            if let Some(why) = self.is_over(&mut ended) {
                 return Err(why);
             }
             if (waiter.sweep_due)() && self.sweep().slots > 0 {
@@ -173,7 +173,7 @@ impl<S: Store> Board<S> {
             if let Some(found) = claim() {
                 return Ok(found);
             }
-            if let Some(why) = ended() {
+            if let Some(why) = self.is_over(&mut ended) {
                 return Err(why);
             }
             let woken = self.0.sleep(event, value, left.map_or(SLICE, |left| left.min(SLICE)));
@@ -181,6 +181,13 @@ impl<S: Store> Board<S> {
                 return Err(Ended::Interrupted);
             }
         }
+    }
+
+    /// Why the wait is over, asked again after a sweep: what the dead hold may come back to it.
+    fn is_over(&self, ended: &mut impl FnMut() -> Option<Ended>) -> Option<Ended> {
+        ended()?;
+        self.sweep();
+        ended()
     }
 }
 

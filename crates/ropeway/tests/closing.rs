@@ -4,7 +4,7 @@ mod peer;
 
 use std::process::exit;
 
-use peer::{PATIENCE, Peer, eventually, get, listen, numbers, pool, put, roles, say, words};
+use peer::{PATIENCE, Peer, endless, eventually, get, listen, numbers, pool, put, roles, say, words};
 use ropeway::{Error, Phase, Pool, Result, Wait};
 
 roles!(creator, creator_that_leaves, acquires, takes, holds, produces);
@@ -81,14 +81,10 @@ fn produces(given: &str) {
     say(sent);
 }
 
-fn wait<'a>() -> Wait<'a> {
-    Wait { timeout: Some(PATIENCE), pulse: Box::leak(Box::new(|| true)) }
-}
-
 #[test]
 fn close_ends_the_waits_of_other_processes() {
     let pool = Pool::create(&numbers(1)).unwrap();
-    let held = pool.acquire().unwrap();
+    let held = pool.try_acquire().unwrap();
     let mut producer = Peer::start("acquires", &words(&pool));
     let mut consumer = Peer::start("takes", &words(&pool));
     assert_eq!((producer.hear(), consumer.hear()), ("waiting".into(), "waiting".into()));
@@ -96,8 +92,8 @@ fn close_ends_the_waits_of_other_processes() {
     assert_eq!(producer.hear(), "closed");
     held.release().unwrap();
     assert_eq!(consumer.hear(), "closed");
-    assert!(matches!(pool.acquire(), Err(Error::Closed(_))), "one's own as well");
-    assert!(matches!(pool.take(), Err(Error::Closed(_))));
+    assert!(matches!(endless(|wait| pool.acquire_with(wait)), Err(Error::Closed(_))), "one's own as well");
+    assert!(matches!(endless(|wait| pool.take_with(None, wait)), Err(Error::Closed(_))));
 }
 
 #[test]
@@ -112,7 +108,7 @@ fn what_was_held_at_close_is_still_published_and_taken() {
     holder.tell("publish");
     assert_eq!(holder.hear(), "ok");
     assert_eq!(get(&pool).unwrap(), 7);
-    assert!(matches!(pool.take(), Err(Error::Closed(_))));
+    assert!(matches!(endless(|wait| pool.take_with(None, wait)), Err(Error::Closed(_))));
 }
 
 #[test]
@@ -159,11 +155,11 @@ fn a_dead_creator_ends_acquiring_and_leaves_what_is_there_to_be_taken() {
         pool.sweep().unwrap();
         pool.phase() == Phase::Orphaned
     });
-    assert!(matches!(pool.acquire_with(&mut wait()), Err(Error::PeerDied(_))));
+    assert!(matches!(endless(|wait| pool.acquire_with(wait)), Err(Error::PeerDied(_))));
     waiting.slice_mut::<u64>("n").unwrap().fill(3);
     waiting.publish().unwrap();
     assert_eq!(get(&pool).unwrap(), 3);
-    let error = pool.take_with(None, &mut wait()).map(drop).unwrap_err();
+    let error = endless(|wait| pool.take_with(None, wait)).map(drop).unwrap_err();
     assert!(matches!(error, Error::PeerDied(_)));
     assert!(error.to_string().contains(&format!("process {}", creator.pid())), "{error}");
 }
@@ -192,9 +188,9 @@ fn a_pool_is_closed_when_its_creator_lets_go_of_it() {
     creator.tell("drop");
     assert_eq!(creator.hear(), "ready");
     assert_eq!(pool.phase(), Phase::Closed);
-    assert!(matches!(pool.acquire_with(&mut wait()), Err(Error::Closed(_))));
+    assert!(matches!(endless(|wait| pool.acquire_with(wait)), Err(Error::Closed(_))));
     assert_eq!(get(&pool).unwrap(), 2);
-    assert!(matches!(pool.take_with(None, &mut wait()), Err(Error::Closed(_))));
+    assert!(matches!(endless(|wait| pool.take_with(None, wait)), Err(Error::Closed(_))));
 }
 
 #[test]
@@ -202,9 +198,9 @@ fn a_creators_normal_exit_closes_the_pool() {
     let mut creator = Peer::start("creator_that_leaves", "");
     let pool = pool(&creator.hear());
     creator.finish();
-    assert!(matches!(pool.acquire_with(&mut wait()), Err(Error::Closed(_))));
+    assert!(matches!(endless(|wait| pool.acquire_with(wait)), Err(Error::Closed(_))));
     assert_eq!(get(&pool).unwrap(), 1);
-    assert!(matches!(pool.take_with(None, &mut wait()), Err(Error::Closed(_))));
+    assert!(matches!(endless(|wait| pool.take_with(None, wait)), Err(Error::Closed(_))));
     assert_eq!(pool.status().deaths, 0);
 }
 
@@ -214,7 +210,7 @@ fn abort_ends_everything_at_once() {
     let mut holder = Peer::start("holds", &words(&pool));
     assert_eq!(holder.hear(), "held");
     put(&pool, 1).unwrap();
-    let (read, held) = (pool.take().unwrap(), pool.acquire().unwrap());
+    let (read, held) = (pool.try_take().unwrap(), pool.try_acquire().unwrap());
     let mut producer = Peer::start("acquires", &words(&pool));
     let mut consumer = Peer::start("takes", &words(&pool));
     assert_eq!((producer.hear(), consumer.hear()), ("waiting".into(), "waiting".into()));
@@ -235,15 +231,15 @@ fn abort_ends_everything_at_once() {
 #[test]
 fn a_wait_that_only_this_thread_could_end_is_an_error() {
     let pool = Pool::create(&numbers(1)).unwrap();
-    let held = pool.acquire().unwrap();
-    assert!(matches!(pool.acquire(), Err(Error::InUse(_))));
-    assert!(matches!(pool.take(), Err(Error::InUse(_))));
+    let held = pool.try_acquire().unwrap();
+    assert!(matches!(endless(|wait| pool.acquire_with(wait)), Err(Error::InUse(_))));
+    assert!(matches!(endless(|wait| pool.take_with(None, wait)), Err(Error::InUse(_))));
     held.publish().unwrap();
-    let read = pool.take().unwrap();
-    let error = pool.acquire().map(drop).unwrap_err();
+    let read = pool.try_take().unwrap();
+    let error = endless(|wait| pool.acquire_with(wait)).map(drop).unwrap_err();
     assert!(matches!(error, Error::InUse(_)) && error.to_string().contains("this thread"), "{error}");
     drop(read);
-    pool.acquire().unwrap();
+    pool.try_acquire().unwrap();
 }
 
 #[test]
@@ -254,7 +250,7 @@ fn a_pulse_ends_a_wait() {
         left -= 1;
         left > 0
     };
-    let taken = pool.take_with(None, &mut Wait { timeout: None, pulse: &mut pulse });
+    let taken = pool.take_with(None, &mut Wait { timeout: Some(PATIENCE), pulse: &mut pulse });
     assert!(matches!(taken, Err(Error::Interrupted(_))));
     assert_eq!(left, 0);
 }

@@ -6,9 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
 
 use peer::{
-    MOMENT, PATIENCE, Peer, TWO_SLICES, eventually, get, listen, numbers, pool, put, roles, say,
-    slices_after, words,
+    MOMENT, PATIENCE, Peer, TWO_SLICES, change, endless, eventually, get, listen, numbers, pool, put, roles,
+    say, slices_after, sweep, words,
 };
+use ropeway::board::Swept;
 use ropeway::{Error, LostSlot, Options, Pool, State, Wait};
 
 roles!(
@@ -43,8 +44,7 @@ fn reader(given: &str) {
 /// Holds a slot to change it, at the stage that is given behind the pool.
 fn changer(given: &str) {
     let (given, stage) = given.split_once(' ').unwrap();
-    let mut wait = Wait { timeout: Some(PATIENCE), pulse: &mut || true };
-    let mut slot = pool(given).take_mut_with(stage, None, &mut wait).unwrap();
+    let mut slot = change(&pool(given), stage).unwrap();
     slot.slice_mut::<u64>("n").unwrap()[0] = 666;
     say(slot.index());
     listen();
@@ -73,7 +73,8 @@ fn closes_all(given: &str) {
     slot.slice_mut::<u64>("n").unwrap().fill(7);
     slot.publish().unwrap();
     let unsettled = pool.acquire_timeout(PATIENCE).map(|slot| slot.index());
-    assert!(matches!(unsettled, Err(Error::System { .. })), "{unsettled:?}");
+    let why = "closed the pool's descriptors";
+    assert!(matches!(&unsettled, Err(Error::Gone(text)) if text.contains(why)), "{unsettled:?}");
     say("published");
     listen();
 }
@@ -115,7 +116,7 @@ fn consumes(given: &str) {
 fn relays(given: &str) {
     let pool = pool(given);
     say("go");
-    while let Ok(slot) = pool.take_mut("augment") {
+    while let Ok(slot) = change(&pool, "augment") {
         slot.publish().unwrap();
     }
 }
@@ -178,8 +179,7 @@ fn at_the_limit_a_batch_is_lost_and_its_last_reader_named() {
         assert_eq!(reader.hear_number::<u8>(), deliveries);
         let generation = pool.status().slots[0].generation;
         reader.kill();
-        let swept = pool.sweep().unwrap();
-        assert_eq!((swept.dead, swept.slots), (1, 1));
+        assert_eq!(sweep(&pool, 1), Swept { dead: 1, slots: 1 });
         let lost = LostSlot { index: 0, generation, stage: "use".into(), pid: reader.pid().into() };
         assert_eq!(pool.status().lost, if deliveries < 2 { vec![] } else { vec![lost] });
         last = generation;
@@ -244,9 +244,11 @@ fn two_may_die_at_once() {
     assert_eq!(reader.hear(), "0");
     let mut writer = Peer::start("writer", &words(&pool));
     assert_eq!(writer.hear(), "1");
-    let (index, _) = slices_after(|| (reader.kill(), writer.kill()).1, acquires(&pool));
-    assert_eq!((index, get(&pool).unwrap()), (1, 42));
+    reader.kill();
+    writer.kill();
+    assert_eq!(sweep(&pool, 1), Swept { dead: 2, slots: 2 });
     assert_eq!((pool.status().deaths, pool.status().members.len()), (2, 1));
+    assert_eq!(get(&pool).unwrap(), 42);
     assert!(is_free(&pool));
 }
 
@@ -359,10 +361,10 @@ fn a_relay_killed_anywhere_loses_what_it_held_and_says_so() {
         assert_eq!(consumed, (0..40).collect::<Vec<_>>());
         (40..43).for_each(|n| put(&pool, n).unwrap());
         kill_in_round(&mut peer, round);
-        pool.sweep().unwrap();
+        sweep(&pool, 1);
         let (lost, mut rest) = (pool.status().lost.len(), 0);
         while pool.waiting("augment").unwrap() > 0 {
-            pool.take_mut("augment").unwrap().publish().unwrap();
+            change(&pool, "augment").unwrap().publish().unwrap();
         }
         while pool.try_take().is_ok() {
             rest += 1;
@@ -370,4 +372,27 @@ fn a_relay_killed_anywhere_loses_what_it_held_and_says_so() {
         assert_eq!(rest + lost, 3);
         assert!(is_free(&pool));
     }
+}
+
+#[test]
+fn a_taker_that_is_left_alone_is_told_of_each_death_once() {
+    let pool = Pool::create(&numbers(1)).unwrap();
+    put(&pool, 42).unwrap();
+    let mut reader = Peer::start("reader", &words(&pool));
+    reader.hear();
+    reader.kill();
+    assert_eq!(get(&pool).unwrap(), 42);
+    let told = endless(|wait| pool.take_with(None, wait)).err();
+    assert!(
+        matches!(&told, Some(Error::PeerDied(text)) if text.contains(&reader.pid().to_string())),
+        "{told:?}"
+    );
+    // It can wait again, say for a replacement: longer than the slices that would tell it.
+    std::thread::scope(|scope| {
+        let again = || endless(|wait| pool.take_with(None, wait)).map(|slot| slot.index());
+        let waiting = scope.spawn(again);
+        std::thread::sleep(MOMENT);
+        put(&pool, 43).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), 0);
+    });
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use peer::{
     PATIENCE, Peer, TWO_SLICES, bytes, clone, fork, get, listen, numbers, pool, put, reap, roles, say,
-    slices_after, words,
+    slices_after, sweep, words,
 };
 use ropeway::{Error, Export, Handle, Options, Pool, ReadLease, SlotStatus, State, WriteLease};
 
@@ -135,7 +135,7 @@ fn has_children_that_join(_: &str) {
         let same = Pool::attach(&Handle::from_bytes(&pool.handle().unwrap().to_bytes()).unwrap()).unwrap();
         assert_eq!(members(&same), [me, me_too], "one process is one member");
     }));
-    pool.sweep().unwrap();
+    sweep(&pool, 1);
     assert_eq!((members(&pool), holders(&pool)), (vec![me], vec![me]));
     assert_eq!(get(&pool).unwrap(), 9, "what the child wrote is in the pool, not in a copy");
     mine.release().unwrap();
@@ -173,7 +173,7 @@ fn has_children_that_leave(_: &str) {
         std::mem::forget(pool.take_timeout(PATIENCE).unwrap());
         ropeway::leave_all();
     }));
-    pool.sweep().unwrap();
+    sweep(&pool, 1);
     let status = pool.status();
     assert_eq!((pool.phase(), status.deaths), (ropeway::Phase::Open, 0));
     assert_eq!(holders(&pool), [u64::from(std::process::id())]);

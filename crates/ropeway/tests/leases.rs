@@ -5,8 +5,8 @@ mod peer;
 use std::thread;
 
 use peer::{
-    MOMENT, PATIENCE, Peer, TWO_SLICES, bytes, get, listen, numbers, pool, put, roles, say, slices_after,
-    words,
+    MOMENT, PATIENCE, Peer, TWO_SLICES, bytes, change, get, listen, numbers, pool, put, roles, say,
+    slices_after, words,
 };
 use ropeway::{Error, Options, Pool, State};
 
@@ -34,7 +34,7 @@ fn keeps_a_view(given: &str) {
 #[test]
 fn a_live_view_refuses_publish_and_release_and_nothing_changes() {
     let pool = Pool::create(&numbers(1)).unwrap();
-    let mut lease = pool.acquire().unwrap();
+    let mut lease = pool.try_acquire().unwrap();
     lease.slice_mut::<u64>("n").unwrap().fill(5);
     let (first, second) = (lease.export("n").unwrap().0, lease.export("n").unwrap().0);
     let before = pool.status().slots[0].generation;
@@ -51,7 +51,7 @@ fn a_live_view_refuses_publish_and_release_and_nothing_changes() {
     assert!(matches!(lease.publish(), Err(Error::Invalid(_))), "a lease ends once");
     assert!(matches!(lease.export("n"), Err(Error::Invalid(_))));
 
-    let lease = pool.take().unwrap();
+    let lease = pool.try_take().unwrap();
     let slice = lease.slice::<u64>("n").unwrap();
     assert!(matches!(lease.release(), Err(Error::InUse(_))), "a slice is a view too");
     assert_eq!(*slice, [5; 8]);
@@ -63,7 +63,7 @@ fn a_live_view_refuses_publish_and_release_and_nothing_changes() {
 fn a_slot_moves_when_its_last_view_goes_from_whatever_thread() {
     let pool = Pool::create(&numbers(1)).unwrap();
     put(&pool, 5).unwrap();
-    let lease = pool.take().unwrap();
+    let lease = pool.try_take().unwrap();
     let views = [lease.export("n").unwrap().0, lease.export("n").unwrap().0];
     drop(lease);
     let generation = pool.status().slots[0].generation;
@@ -109,7 +109,7 @@ fn a_process_that_dies_with_a_view_holds_nothing() {
 #[test]
 fn a_waiting_process_gets_the_slot_when_the_last_view_goes() {
     let pool = Pool::create(&numbers(1).stages(["fill", "use"])).unwrap();
-    let mut lease = pool.acquire().unwrap();
+    let mut lease = pool.try_acquire().unwrap();
     lease.slice_mut::<u64>("n").unwrap().fill(9);
     let mut taker = Peer::start("taker", &words(&pool));
     let view = lease.export("n").unwrap().0;
@@ -122,10 +122,10 @@ fn a_waiting_process_gets_the_slot_when_the_last_view_goes() {
 #[test]
 fn dropping_a_write_lease_gives_the_slot_back_unused() {
     let pool = Pool::create(&numbers(1).stages(["fill", "augment", "use"])).unwrap();
-    drop(pool.acquire().unwrap());
+    drop(pool.try_acquire().unwrap());
     assert_eq!(pool.waiting("fill").unwrap(), 1);
     put(&pool, 5).unwrap();
-    drop(pool.take_mut("augment").unwrap());
+    drop(change(&pool, "augment").unwrap());
     let status = pool.status();
     assert_eq!((&*status.slots[0].stage, status.slots[0].state), ("fill", State::Idle));
     let (lost, me) = (&status.lost[0], u64::from(std::process::id()));
@@ -136,16 +136,16 @@ fn dropping_a_write_lease_gives_the_slot_back_unused() {
 fn racing_exports_and_ends_give_a_slot_back_once() {
     let pool =
         Pool::create(&Options::new(1).fields(vec![bytes("n", 64)]).stages(["fill", "work", "use"])).unwrap();
-    for _ in 0..2_000 {
-        pool.acquire().unwrap().publish().unwrap();
-        let lease = pool.take_mut("work").unwrap();
+    for _ in 0..20_000 {
+        pool.try_acquire().unwrap().publish().unwrap();
+        let lease = change(&pool, "work").unwrap();
         thread::scope(|scope| {
             scope.spawn(|| while lease.export("n").is_ok() {});
             while let Err(e) = lease.publish() {
                 assert!(matches!(e, Error::InUse(_)), "{e}");
             }
         });
-        pool.take().unwrap().release().unwrap();
+        pool.try_take().unwrap().release().unwrap();
     }
     assert_eq!(pool.status().lost, []);
 }

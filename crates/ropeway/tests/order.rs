@@ -7,7 +7,7 @@ use std::time::Duration;
 use peer::{MOMENT, PATIENCE, Peer, get, listen, numbers, pool, put, roles, say, words};
 use ropeway::{Error, Options, Pool};
 
-roles!(producer, consumer, fills_up, adder);
+roles!(producer, consumer, fills_up, races, adder);
 
 /// Sends `count` messages that begin with `first`.
 fn producer(given: &str) {
@@ -44,6 +44,19 @@ fn fills_up(given: &str) {
             Err(e) => Some(Err(e)),
         });
         say(sent.map(Result::unwrap).count());
+    }
+}
+
+/// Sends as fast as it can, without ever waiting, until the pool is closed.
+fn races(given: &str) {
+    let pool = pool(given);
+    say("go");
+    loop {
+        match pool.try_acquire() {
+            Ok(slot) => slot.publish().unwrap(),
+            Err(Error::Timeout(_)) => {}
+            Err(_) => return,
+        }
     }
 }
 
@@ -117,6 +130,24 @@ fn as_many_messages_wait_as_the_limit_says() {
         held.extend(std::iter::from_fn(|| pool.try_take().ok()));
         assert_eq!(held.len(), 2 * LIMIT - left);
     }
+}
+
+#[test]
+fn racing_producers_never_send_more_than_the_limit() {
+    let options = Options { max_slots: 64, waiting_limit: Some(1), ..Options::new(2) };
+    let pool = Pool::create(&options).unwrap();
+    let mut peer = Peer::start("races", &words(&pool));
+    assert_eq!(peer.hear(), "go");
+    for _ in 0..50_000 {
+        // Makes room, for which both run.
+        let _ = pool.try_take().map(|slot| slot.release().unwrap());
+        let _ = pool.try_acquire().map(|slot| slot.publish().unwrap());
+        // Nobody else takes, so what is seen here can't be more than there is at once.
+        let waiting = pool.waiting("use").unwrap();
+        assert!(waiting <= 1, "{waiting} messages wait");
+    }
+    pool.close().unwrap();
+    peer.finish();
 }
 
 #[test]

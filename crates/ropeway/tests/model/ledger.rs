@@ -79,13 +79,16 @@ impl Ledger {
         self.facts().dead.len()
     }
 
-    /// A producer was let into the queue.
+    /// A producer was let into the queue. Each death may have taken one out unseen.
     pub fn confirmed(&self, limit: Option<usize>) {
         let mut facts = self.facts();
         facts.waiting += 1;
-        let (waiting, taking) = (facts.waiting, facts.taking);
+        let (waiting, leaving) = (facts.waiting, facts.taking + facts.dead.len());
         if let Some(limit) = limit {
-            assert!(waiting <= limit + taking, "a queue of {limit} holds {waiting}, {taking} on their way out");
+            assert!(
+                waiting <= limit + leaving,
+                "a queue of {limit} holds {waiting}, {leaving} on their way out"
+            );
         }
     }
 

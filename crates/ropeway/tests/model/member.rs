@@ -1,15 +1,15 @@
 //! A participant of a modelled pool. It composes the pieces of the board as `pool.rs` does.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ropeway::board::{Board, Claim, Phase, Swept, Tenancy};
-use ropeway::sync::crash::{self, Died, Hook};
+use ropeway::board::{Board, Claim, Phase, Store, Swept, Tenancy};
+use ropeway::sync::Ordering;
+use ropeway::sync::crash::{self, Hook};
 use ropeway::wait::{Ended, Patience, SLICE, Spin, Waiter};
 use ropeway::word::Move;
 
-use super::{Bytes, Heap, Ledger, Pool};
+use super::{Bytes, Heap, Ledger, Pool, until_death};
 
 /// Waits without end.
 pub struct Forever;
@@ -24,17 +24,21 @@ impl Patience for Forever {
     }
 }
 
-/// A wait with a timeout of so many slices.
-pub struct Slices(pub u32);
+/// A wait that ends after `left` slices, or after `nerves` by a signal.
+pub struct Slices {
+    pub left: u32,
+    pub nerves: u32,
+}
 
 impl Patience for Slices {
     fn left(&self) -> Option<Duration> {
-        Some(SLICE.mul_f32(0.5) * self.0.min(1))
+        Some(SLICE.mul_f32(0.5) * self.left.min(1))
     }
 
     fn pulse(&mut self) -> bool {
-        self.0 = self.0.saturating_sub(1);
-        true
+        self.left = self.left.saturating_sub(1);
+        self.nerves = self.nerves.saturating_sub(1);
+        self.nerves > 0
     }
 }
 
@@ -66,34 +70,28 @@ impl Member {
     }
 
     /// Is killed, with whatever it holds.
-    pub fn die(self) {
+    pub fn die(&self) {
         self.pool.vanish(self.me, self.tenancy);
     }
 
     /// Lives until `dies` says otherwise at one of the points; the result of a life that went well.
     pub fn mortal<R>(&self, dies: Hook, life: impl FnOnce(&Member) -> R) -> Option<R> {
-        crash::install(Some(dies));
-        let end = catch_unwind(AssertUnwindSafe(|| life(self)));
-        crash::install(None);
-        match end {
-            Ok(result) => Some(result),
-            Err(cause) if cause.is::<Died>() => {
-                self.pool.vanish(self.me, self.tenancy);
-                None
-            }
-            Err(cause) => resume_unwind(cause),
+        let result = until_death(dies, || life(self));
+        if result.is_none() {
+            self.die();
         }
+        result
     }
 
     /// Leaves by a normal exit: nothing is held, so the entry goes at once.
-    pub fn exit(self) {
+    pub fn exit(&self) {
         self.board().leave(self.me, self.tenancy);
         self.board().depart(self.me);
         self.pool.unlock(self.me);
     }
 
     /// Leaves by a normal exit with whatever it holds.
-    pub fn exit_holding(self, held: Held) {
+    pub fn exit_holding(&self, held: Held) {
         self.ledger().consuming(held.batch);
         self.board().leave(self.me, self.tenancy);
         if held.claim.word.stage() == self.pool.heap().rules.last {
@@ -137,6 +135,7 @@ impl Member {
         self.ledger().claimed(claim.index, self.me);
         self.ledger().confirmed(self.pool.heap().shape.waiting_limit);
         self.ledger().begun(batch, claim.index);
+        self.board().0.slot(claim.index).number.store(batch, Ordering::Relaxed);
         let bytes = self.bytes(claim);
         bytes.set(0, batch);
         bytes.set(1, batch);
@@ -181,12 +180,16 @@ impl Member {
         Held { claim, batch }
     }
 
-    fn claim_published(&self, stage: usize) -> Option<Claim> {
+    fn claim_published(&self, stage: usize, number: Option<u64>) -> Option<Claim> {
         if self.board().phase() == Phase::Aborted {
             return None;
         }
+        let (me, write) = (self.me, stage != self.pool.heap().rules.last);
         self.ledger().taking(true);
-        let claim = self.board().take(self.me, stage, stage != self.pool.heap().rules.last);
+        let claim = match number {
+            None => self.board().take(me, stage, write),
+            Some(n) => self.board().take_where(me, stage, write, |s| s.number.load(Ordering::Relaxed) == n),
+        };
         self.ledger().taking(false);
         if claim.is_some() {
             self.ledger().taken();
@@ -196,18 +199,28 @@ impl Member {
 
     /// Takes a slot at a stage if one waits there; at the last stage to read.
     pub fn try_take(&self, stage: usize) -> Option<Held> {
-        self.claim_published(stage).map(|claim| self.taking(claim))
+        self.claim_published(stage, None).map(|claim| self.taking(claim))
     }
 
-    /// Waits for a slot at a stage.
-    pub fn take(&self, stage: usize, patience: &mut impl Patience) -> Result<Held, Ended> {
+    /// Waits for a slot at a stage, or for the one of that number.
+    pub fn take_numbered(
+        &self,
+        stage: usize,
+        number: Option<u64>,
+        patience: &mut impl Patience,
+    ) -> Result<Held, Ended> {
         let drained = || {
             let phase = self.board().phase();
             let over = phase == Phase::Aborted || phase != Phase::Open && self.board().is_drained(stage);
             over.then_some(Ended::Over(phase))
         };
-        let claim = self.wait(stage, patience, || self.claim_published(stage), drained)?;
+        let claim = self.wait(stage, patience, || self.claim_published(stage, number), drained)?;
         Ok(self.taking(claim))
+    }
+
+    /// Waits for a slot at a stage.
+    pub fn take(&self, stage: usize, patience: &mut impl Patience) -> Result<Held, Ended> {
+        self.take_numbered(stage, None, patience)
     }
 
     /// Does the work of a stage: changes in place and publishes, or reads and releases.

@@ -10,8 +10,10 @@
 
 mod ledger;
 mod member;
-mod planted;
+pub mod planted;
+pub mod scenes;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,10 +27,10 @@ use shuttle::sync::{Condvar, Mutex};
 pub use shuttle::thread;
 
 use ropeway::board::{Board, Phase, Slot, Store, Tenancy};
-use ropeway::sync::crash;
+use ropeway::sync::crash::{self, Died, Hook};
 use ropeway::sync::{AtomicU32, AtomicU64, Ordering};
 use ropeway::wait::SLICE;
-use ropeway::word::{Rules, Word};
+use ropeway::word::{Rules, State, Word};
 
 pub use ledger::Ledger;
 pub use member::{Forever, Held, Member, Slices, dies_at};
@@ -265,11 +267,7 @@ impl Pool {
         let event = || Event { word: AtomicU32::new(0), bed: Mutex::new(()), bell: Condvar::new() };
         let heap = Heap {
             shape,
-            rules: Rules {
-                last: shape.last,
-                repeatable: shape.repeatable,
-                redeliveries: shape.redeliveries,
-            },
+            rules: Rules { last: shape.last, repeatable: shape.repeatable, redeliveries: shape.redeliveries },
             slots: (0..shape.max_slots).map(|index| Slot::new(word(index))).collect(),
             visible: AtomicU32::new(shape.slots as u32),
             bytes: (0..shape.max_slots).map(|_| Bytes::new()).collect(),
@@ -296,17 +294,54 @@ impl Pool {
         self.board.enter(Phase::Closed);
     }
 
+    /// Locks a member's byte, if nobody has.
+    fn lock(&self, me: usize) -> bool {
+        self.heap().locks[me].compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn unlock(&self, me: usize) {
+        self.heap().locks[me].store(0, Ordering::Release);
+    }
+
     /// Joins on that entry, if its lock and its word are free: the lock first.
     pub fn join(self: &Arc<Pool>, me: usize) -> Option<Member> {
-        let lock = &self.heap().locks[me];
-        lock.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        match self.board.join(me) {
-            Some(tenancy) => Some(Member { pool: self.clone(), me, tenancy }),
-            None => {
-                lock.store(0, Ordering::Release);
+        if !self.lock(me) {
+            return None;
+        }
+        let joined = catch_unwind(AssertUnwindSafe(|| self.board.join(me)));
+        match joined {
+            Ok(Some(tenancy)) => Some(Member { pool: self.clone(), me, tenancy }),
+            Ok(None) => {
+                self.unlock(me);
                 None
             }
+            Err(died) => {
+                self.vanish(me, self.board.tenancy(me));
+                resume_unwind(died)
+            }
         }
+    }
+
+    /// Joins and lives until `dies` says otherwise at one of the points, in joining at the earliest.
+    ///
+    /// The result of a life that went well, if it began.
+    pub fn newcomer<R>(
+        self: &Arc<Pool>,
+        dies: Hook,
+        join: impl FnOnce(&Arc<Pool>) -> Option<Member>,
+        life: impl FnOnce(&Member) -> R,
+    ) -> Option<Option<R>> {
+        let mut born = None;
+        let result = until_death(dies, || {
+            born = join(self);
+            born.as_ref().map(life)
+        });
+        if result.is_none() {
+            // Whoever is killed in a sweep before it is a member leaves no sign: the slice serves.
+            self.let_a_slice_pass();
+            born.inspect(Member::die);
+        }
+        result
     }
 
     /// Joins on an entry that nobody else wants.
@@ -326,17 +361,15 @@ impl Pool {
         }
     }
 
-    fn unlock(&self, me: usize) {
-        self.heap().locks[me].store(0, Ordering::Release);
-    }
-
     /// What the kernel does when an address space goes; a slice passes for everybody who sleeps.
     fn vanish(&self, me: usize, tenancy: Tenancy) {
         self.ledger().died(me, tenancy);
         self.unlock(me);
-        for event in &self.heap().events {
-            self.heap().ring(event);
-        }
+        self.let_a_slice_pass();
+    }
+
+    fn let_a_slice_pass(&self) {
+        self.heap().events.iter().for_each(|event| self.heap().ring(event));
     }
 
     /// Checks, when only `survivor` is left, that the dead hold nothing and that nothing was lost
@@ -351,6 +384,9 @@ impl Pool {
             let word = self.board.0.slot(index).load();
             let holder = self.ledger().holder(index);
             assert_eq!(word.owner(), holder, "slot {index}, {word:?}: its word, and who holds it");
+            // Whoever makes a slot visible may die before it adds it.
+            let there = word.is_held() || word.state() == Some(State::Idle);
+            assert!(there || index >= self.heap().shape.slots, "slot {index} is lost: {word:?}");
         }
         for stage in 1..=self.heap().rules.last {
             while let Some(held) = survivor.try_take(stage) {
@@ -359,5 +395,17 @@ impl Pool {
         }
         let loss = |index: usize| Word(self.board.0.slot(index).loss.load(Ordering::Acquire));
         self.ledger().audit(loss);
+    }
+}
+
+/// Runs until `dies` says otherwise at one of the points; the result, if it never did.
+fn until_death<R>(dies: Hook, life: impl FnOnce() -> R) -> Option<R> {
+    crash::install(Some(dies));
+    let end = catch_unwind(AssertUnwindSafe(life));
+    crash::install(None);
+    match end {
+        Ok(result) => Some(result),
+        Err(cause) if cause.is::<Died>() => None,
+        Err(cause) => resume_unwind(cause),
     }
 }

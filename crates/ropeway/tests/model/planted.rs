@@ -1,11 +1,79 @@
 //! The protocol with one piece left out or misplaced each: the models must notice.
 
-use ropeway::board::{Phase, Store};
-use ropeway::sync::{Ordering, fence};
+use std::sync::Arc;
+
+use ropeway::board::{Claim, Phase, Store, Tenancy};
+use ropeway::sync::{Ordering, crash, fence};
 use ropeway::wait::SLICE;
 use ropeway::word::{Move, Word, step};
 
-use super::{Held, Member};
+use super::{Held, Member, Pool, thread};
+
+/// A sweep with its safeguards, which can be switched off.
+#[derive(Clone, Copy)]
+pub struct Sweep {
+    /// Looks at the member word again before each move.
+    pub looks_twice: bool,
+    /// Moves by compare-and-swap.
+    pub swaps: bool,
+    /// Records a loss before the move.
+    pub records_first: bool,
+    /// Gives the freed entry a new incarnation.
+    pub counts: bool,
+}
+
+impl Sweep {
+    pub const SOUND: Sweep = Sweep { looks_twice: true, swaps: true, records_first: true, counts: true };
+
+    /// Sweeps for `member`.
+    pub fn run(self, member: &Member) {
+        let heap = &member.board().0;
+        for dead in 0..heap.members() {
+            let tenancy = member.board().tenancy(dead);
+            if tenancy.is_live() && !heap.is_alive(dead) && self.take_back(member, dead, tenancy) {
+                let freed = if self.counts { (tenancy.incarnation() + 1) << 2 } else { tenancy.0 & !3 };
+                let word = heap.member(dead);
+                let _ = word.compare_exchange(tenancy.0, freed, Ordering::AcqRel, Ordering::Acquire);
+            }
+        }
+        member.board().advance_all();
+    }
+
+    fn take_back(self, member: &Member, dead: usize, seen: Tenancy) -> bool {
+        let heap = &member.board().0;
+        for index in 0..heap.slots() {
+            let slot = heap.slot(index);
+            let word = slot.load();
+            if !word.is_held() || word.owner() != Some(dead) {
+                continue;
+            }
+            if self.looks_twice && member.board().tenancy(dead) != seen {
+                return false;
+            }
+            let mv = Move::Sweep { owner: dead, clean: seen.is_clean() };
+            let to = step(word, mv, heap.rules()).expect("a legal move");
+            if to.lost && self.records_first {
+                slot.loss.fetch_max(word.0, Ordering::AcqRel);
+            }
+            if self.swaps {
+                member.swap(index, word, to.to);
+            } else {
+                slot.word.store(to.to.0, Ordering::Release);
+            }
+            crash::reached("planted");
+            if to.lost {
+                slot.loss.fetch_max(word.0, Ordering::AcqRel);
+            }
+        }
+        true
+    }
+}
+
+/// Joins by claiming the entry before its lock.
+pub fn join_claiming_first(pool: &Arc<Pool>, me: usize) -> Option<Member> {
+    let tenancy = pool.board.join(me)?;
+    pool.lock(me).then(|| Member { pool: pool.clone(), me, tenancy })
+}
 
 impl Member {
     fn swap(&self, index: usize, from: Word, to: Word) -> bool {
@@ -18,26 +86,26 @@ impl Member {
     }
 
     /// Takes what one scan shows as the lowest.
-    pub fn take_by_one_scan(&self, stage: usize) -> Option<Held> {
+    pub fn take_by_one_scan(&self) -> Option<Held> {
         let heap = &self.board().0;
         let waiting = (0..heap.slots()).filter_map(|index| {
             let word = heap.slot(index).load();
-            word.is_idle_at(stage).then(|| (heap.slot(index).ticket.load(Ordering::Relaxed), index, word))
+            word.is_idle_at(1).then(|| (heap.slot(index).ticket.load(Ordering::Relaxed), index, word))
         });
         let (_, index, word) = waiting.min_by_key(|(ticket, ..)| *ticket)?;
-        let claim = self.board().claim(index, word, Move::Take { me: self.me, stage, write: false })?;
+        let claim = self.board().claim(index, word, Move::Take { me: self.me, stage: 1, write: false })?;
         Some(self.taking(claim))
     }
 
-    /// Takes by a scan that doesn't acquire what the publisher wrote.
-    pub fn take_by_relaxed_loads(&self, stage: usize) -> Option<Held> {
+    /// Takes by a scan and a claim that don't acquire what the publisher wrote.
+    pub fn take_by_relaxed_loads(&self) -> Option<Held> {
         let heap = &self.board().0;
         let load = |index| Word(heap.slot(index).word.load(Ordering::Relaxed));
-        let (index, word) = (0..heap.slots()).map(|i| (i, load(i))).find(|(_, word)| word.is_idle_at(stage))?;
-        let to = self.step(word, Move::Take { me: self.me, stage, write: false });
+        let (index, word) = (0..heap.slots()).map(|i| (i, load(i))).find(|(_, word)| word.is_idle_at(1))?;
+        let to = self.step(word, Move::Take { me: self.me, stage: 1, write: false });
         let slot = &heap.slot(index).word;
         slot.compare_exchange(word.0, to.0, Ordering::Release, Ordering::Relaxed).ok()?;
-        Some(self.taking(ropeway::board::Claim { index, word: to }))
+        Some(self.taking(Claim { index, word: to }))
     }
 
     /// Publishes, and looks for sleepers without a fence.
@@ -49,6 +117,15 @@ impl Member {
         if heap.event(to.stage()).load(Ordering::Relaxed) & 1 != 0 {
             self.board().notify(to.stage());
         }
+        self.ledger().published(held.batch, to.generation());
+    }
+
+    /// Looks for sleepers, and publishes then.
+    pub fn publish_after_the_wake(&self, held: Held) {
+        self.board().notify(held.claim.word.stage() + 1);
+        self.ledger().given(held.claim.index, self.me);
+        let to = self.step(held.claim.word, Move::Publish { me: self.me });
+        assert!(self.swap(held.claim.index, held.claim.word, to));
         self.ledger().published(held.batch, to.generation());
     }
 
@@ -65,11 +142,11 @@ impl Member {
     }
 
     /// Waits, and announces its sleep without a fence.
-    pub fn take_without_fence(&self, stage: usize) -> Held {
-        let event = self.board().0.event(stage);
+    pub fn take_without_fence(&self) -> Held {
+        let event = self.board().0.event(1);
         loop {
             let value = event.fetch_or(1, Ordering::AcqRel) | 1;
-            if let Some(held) = self.try_take(stage) {
+            if let Some(held) = self.try_take(1) {
                 return held;
             }
             self.board().0.sleep(event, value, SLICE);
@@ -77,10 +154,10 @@ impl Member {
     }
 
     /// Waits, and goes to sleep without a look after the announcement.
-    pub fn take_without_second_claim(&self, stage: usize) -> Held {
-        let event = self.board().0.event(stage);
+    pub fn take_without_second_claim(&self) -> Held {
+        let event = self.board().0.event(1);
         loop {
-            if let Some(held) = self.try_take(stage) {
+            if let Some(held) = self.try_take(1) {
                 return held;
             }
             let value = event.fetch_or(1, Ordering::AcqRel) | 1;
@@ -97,18 +174,18 @@ impl Member {
         Some(self.filling(self.board().acquire(self.me, 0)?, batch))
     }
 
-    /// Polls until it sees nothing on its way and then, later, that the pool is closed.
-    pub fn serve_drained_checked_first(&self, stage: usize) -> usize {
+    /// Takes until it sees nothing on its way and then, later, that the pool is closed.
+    pub fn serve_drained_checked_first(&self) -> usize {
         let mut served = 0;
         loop {
-            while let Some(held) = self.try_take(stage) {
+            while let Some(held) = self.try_take(1) {
                 self.pass_on(held);
                 served += 1;
             }
-            if self.board().is_drained(stage) && self.board().phase() != Phase::Open {
+            if self.board().is_drained(1) && self.board().phase() != Phase::Open {
                 return served;
             }
-            super::thread::yield_now();
+            thread::yield_now();
         }
     }
 
@@ -124,71 +201,9 @@ impl Member {
         Some(self.filling(claim, batch))
     }
 
-    /// Takes back what the dead held, by the index in the slot's word alone.
-    pub fn sweep_without_second_look(&self) {
-        let heap = &self.board().0;
-        for member in 0..heap.members() {
-            let tenancy = self.board().tenancy(member);
-            if !tenancy.is_live() || heap.is_alive(member) {
-                continue;
-            }
-            for index in 0..heap.slots() {
-                let word = heap.slot(index).load();
-                if word.is_held() && word.owner() == Some(member) {
-                    let to = self.step(word, Move::Sweep { owner: member, clean: tenancy.is_clean() });
-                    self.swap(index, word, to);
-                }
-            }
-        }
-        self.sweep();
-    }
-
-    /// Takes back what the dead held by stores.
-    pub fn sweep_by_stores(&self) {
-        let heap = &self.board().0;
-        for member in 0..heap.members() {
-            if !self.board().tenancy(member).is_live() || heap.is_alive(member) {
-                continue;
-            }
-            for index in 0..heap.slots() {
-                let word = heap.slot(index).load();
-                if word.is_held() && word.owner() == Some(member) && self.board().tenancy(member).is_live() {
-                    let to = self.step(word, Move::Sweep { owner: member, clean: false });
-                    heap.slot(index).word.store(to.0, Ordering::Release);
-                }
-            }
-        }
-        self.sweep();
-    }
-
-    /// Frees the entries of the dead, under the same incarnation, before what they held.
-    pub fn bury_first(&self) {
-        for member in 0..self.board().0.members() {
-            if self.board().tenancy(member).is_live() && !self.board().0.is_alive(member) {
-                self.board().depart(member);
-            }
-        }
-        self.sweep();
-    }
-
-    /// Takes back what dead changers held, and records the loss afterwards.
-    pub fn sweep_recording_late(&self) {
-        let heap = &self.board().0;
-        for member in 0..heap.members() {
-            let tenancy = self.board().tenancy(member);
-            if !tenancy.is_live() || heap.is_alive(member) {
-                continue;
-            }
-            for index in 0..heap.slots() {
-                let word = heap.slot(index).load();
-                if word.is_held() && word.owner() == Some(member) {
-                    let to = self.step(word, Move::Sweep { owner: member, clean: tenancy.is_clean() });
-                    self.swap(index, word, to);
-                    ropeway::sync::crash::reached("planted");
-                    heap.slot(index).loss.store(word.0, Ordering::Release);
-                }
-            }
-        }
-        self.sweep();
+    /// Leaves by a normal exit that looks like a death.
+    pub fn exit_without_a_word(&self, held: Held) {
+        self.ledger().consumed(held.batch);
+        self.pool.vanish(self.me, self.tenancy);
     }
 }

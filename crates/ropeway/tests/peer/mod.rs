@@ -1,7 +1,8 @@
 //! Other processes for the tests: copies of the test binary that play one of its roles.
 //!
 //! A role runs before `main`, so its process has one thread and may fork. Nobody waits for ever:
-//! each process kills itself by an alarm, and whoever listens to it gives up before that.
+//! each process kills itself when it has been silent for too long, and whoever listens to it gives up
+//! before that.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod segment;
@@ -12,11 +13,12 @@ use std::process::{Child, ChildStdin, Command, Stdio, exit};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use ropeway::board::Swept;
 use ropeway::wait::SLICE;
-use ropeway::{Field, Handle, Options, Pool, Result, Wait};
+use ropeway::{Field, Handle, Options, Pool, Result, Wait, WriteLease};
 
 /// How long anybody waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A time that is long enough for what must not happen.
 pub const MOMENT: Duration = Duration::from_millis(120);
 
@@ -137,6 +139,7 @@ pub fn play(roles: &[(&str, Role)]) {
 
 /// Says something to whoever started this peer.
 pub fn say(words: impl std::fmt::Display) {
+    watchdog();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{words}").unwrap();
     out.flush().unwrap();
@@ -195,6 +198,22 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits without a limit, as nothing should be waited for for long; interrupts itself if it is.
+pub fn endless<T>(wait: impl FnOnce(&mut Wait<'_>) -> Result<T>) -> Result<T> {
+    let end = Instant::now() + PATIENCE;
+    wait(&mut Wait { timeout: None, pulse: &mut || Instant::now() < end })
+}
+
+/// Waits until no more than `living` members live, and sweeps once.
+///
+/// A process that was waited for may still seem to live for a moment, while anybody reads its
+/// entry in `/proc`.
+pub fn sweep(pool: &Pool, living: usize) -> Swept {
+    let alive = || pool.status().members.iter().filter(|member| member.alive).count();
+    eventually("the dead are gone", || alive() <= living);
+    pool.sweep().unwrap()
+}
+
 /// Waits for something and counts the slices that pass after `kill` was called in the first one.
 ///
 /// A load-proof way to say "within 100 ms": two slices, whatever else the machine does.
@@ -240,6 +259,11 @@ pub fn get(pool: &Pool) -> Result<u64> {
     let n = slot.slice::<u64>("n")?[0];
     slot.release()?;
     Ok(n)
+}
+
+/// Takes a slot at a stage to change it.
+pub fn change(pool: &Pool, stage: &str) -> Result<WriteLease> {
+    pool.take_mut_with(stage, None, &mut Wait { timeout: Some(PATIENCE), pulse: &mut || true })
 }
 
 /// The words by which a peer finds a pool.

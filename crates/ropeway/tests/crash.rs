@@ -1,0 +1,186 @@
+//! Death at every named instant: `cargo test -p ropeway --features crash-points --test crash`.
+#![cfg(feature = "crash-points")]
+
+mod peer;
+
+use peer::{PATIENCE, Peer, bytes, change, listen, pool, roles, say, sweep, words};
+use ropeway::board::Swept;
+use ropeway::{Block, Error, Options, Pool, Result, State, arena_status, join_session};
+
+roles!(works, makes_and_closes, root, makes_arrays);
+
+/// Every instant that a member passes.
+const INSTANTS: [&str; 17] = [
+    "join.before",
+    "join.after",
+    "claim.before",
+    "claim.after",
+    "extent.reserved",
+    "extent.recorded",
+    "commit.before",
+    "publish.ticket",
+    "move.before",
+    "move.after",
+    "loss.before",
+    "advance.after",
+    "sweep.before",
+    "bury.before",
+    "bury.after",
+    "leave.after",
+    "depart.after",
+];
+
+/// Dies at the instant that is given behind the pool, in the middle of all that a member can do.
+fn works(given: &str) {
+    let (given, instant) = given.split_once(' ').unwrap();
+    // SAFETY: this process has one thread.
+    unsafe { std::env::set_var("ROPEWAY_CRASH", instant) };
+    let pool = pool(given);
+    say("joined");
+    // Takes back what another has left, which died before this one was started.
+    let _ = pool.sweep();
+    for n in 0..4 {
+        let _ = send(&pool, n);
+        let _ = change(&pool, "augment").and_then(|slot| slot.publish());
+        // Leaves without publishing: what it may have changed is lost.
+        let _ = send(&pool, n);
+        drop(change(&pool, "augment"));
+        let _ = pool.take_timeout(PATIENCE).map(drop);
+    }
+    ropeway::leave_all();
+    drop(pool);
+}
+
+fn send(pool: &Pool, n: u64) -> Result<()> {
+    let mut slot = pool.acquire_timeout(PATIENCE)?;
+    slot.add(bytes("a", 100 + n * 5000), &mut || true)?;
+    slot.slice_mut::<u8>("a")?.fill(n as u8);
+    slot.publish()
+}
+
+/// Makes a pool with a message in it and dies at an instant of closing it.
+fn makes_and_closes(instant: &str) {
+    // SAFETY: this process has one thread.
+    unsafe { std::env::set_var("ROPEWAY_CRASH", instant) };
+    let pool = Pool::create(&options()).unwrap();
+    send(&pool, 1).unwrap();
+    change(&pool, "augment").unwrap().publish().unwrap();
+    say(words(&pool));
+    listen();
+    drop(pool);
+}
+
+/// Founds a session; when told that another process has died, looks whether it holds anything.
+fn root(_: &str) {
+    say(join_session(None).unwrap());
+    while !listen().is_empty() {
+        let status = arena_status().unwrap();
+        assert_eq!((status.arrays, status.members), (0, 1), "{status:?}");
+        let mine: Vec<_> = (0..3).map(|n| Block::allocate(5000 * n, &mut || true).unwrap()).collect();
+        assert_eq!(arena_status().unwrap().arrays, mine.len());
+        say("whole");
+    }
+}
+
+/// Makes, opens and drops arrays in a session, and dies at the instant that is given.
+fn makes_arrays(given: &str) {
+    let (session, instant) = given.split_once(' ').unwrap();
+    // SAFETY: this process has one thread.
+    unsafe { std::env::set_var("ROPEWAY_CRASH", instant) };
+    join_session(Some(session)).unwrap();
+    for n in 1..4 {
+        let block = Block::allocate(3000 * n, &mut || true).unwrap();
+        let again = Block::open(&block.handle()).unwrap();
+        drop((block, again));
+    }
+}
+
+fn options() -> Options {
+    Options { max_slots: 4, redeliveries: 1, ..Options::new(2).stages(["fill", "augment", "use"]) }
+}
+
+/// Everything that the pool can still do works, and at its end every slot is free.
+fn is_whole(pool: &Pool) {
+    sweep(pool, 1);
+    // Whatever was on its way comes out whole: each array is full of one byte.
+    while pool.waiting("augment").unwrap() > 0 {
+        change(pool, "augment").unwrap().publish().unwrap();
+    }
+    while let Ok(slot) = pool.try_take() {
+        let array = slot.slice::<u8>("a").unwrap();
+        assert!(array.iter().all(|byte| *byte == array[0]), "torn");
+    }
+    let free = |pool: &Pool| {
+        let slots = pool.status().slots;
+        slots.iter().all(|s| s.state == State::Absent || (s.state == State::Idle && s.stage == "fill"))
+    };
+    assert!(free(pool), "{:#?}", pool.status().slots);
+    let held: Vec<_> = std::iter::from_fn(|| pool.try_acquire().ok()).collect();
+    assert_eq!(held.len(), 4, "no slot is missing");
+    drop(held);
+    send(pool, 3).unwrap();
+    change(pool, "augment").unwrap().publish().unwrap();
+    assert_eq!(pool.take_timeout(PATIENCE).unwrap().slice::<u8>("a").unwrap()[0], 3);
+    assert_eq!(pool.sweep().unwrap(), Swept::default());
+    assert_eq!(pool.status().members.len(), 1, "{:?}", pool.status().members);
+}
+
+#[test]
+fn a_pool_is_whole_wherever_a_member_died() {
+    for instant in INSTANTS {
+        let mut died = 0;
+        for passage in 1..=12 {
+            let pool = Pool::create(&options()).unwrap();
+            // One that is dead already is what the next one sweeps.
+            let given = format!("{} claim.after:2", words(&pool));
+            let mut first = Peer::start("works", &given);
+            first.wait_dead();
+            let mut second = Peer::start("works", &format!("{} {instant}:{passage}", words(&pool)));
+            second.wait_dead();
+            let was_killed = !second.status().success();
+            died += usize::from(was_killed);
+            is_whole(&pool);
+            if !was_killed {
+                break;
+            }
+        }
+        assert!(died > 0, "nobody passes {instant}");
+    }
+}
+
+#[test]
+fn a_closing_pool_is_closed_wherever_its_maker_died() {
+    for instant in ["close.before", "close.after", "advance.after", "leave.after", "depart.after"] {
+        let mut maker = Peer::start("makes_and_closes", &format!("{instant}:1"));
+        let pool = pool(&maker.hear());
+        maker.tell("close");
+        maker.wait_dead();
+        let slot = pool.take_timeout(PATIENCE).unwrap();
+        assert_eq!(slot.slice::<u8>("a").unwrap().len(), 5100);
+        drop(slot);
+        sweep(&pool, 1);
+        assert!(matches!(pool.try_acquire(), Err(Error::Closed(_) | Error::PeerDied(_))), "{instant}");
+        assert!(matches!(pool.try_take(), Err(Error::Closed(_) | Error::PeerDied(_))), "{instant}");
+    }
+}
+
+#[test]
+fn an_arena_is_whole_wherever_a_process_died() {
+    let mut root = Peer::start("root", "");
+    let session = root.hear();
+    for instant in ["commit.before", "join.after", "claim.before", "claim.after", "move.before", "move.after"]
+    {
+        let mut died = 0;
+        for passage in 1..=20 {
+            let mut maker = Peer::start("makes_arrays", &format!("{session} {instant}:{passage}"));
+            let was_killed = !maker.status().success();
+            died += usize::from(was_killed);
+            root.tell("died");
+            assert_eq!(root.hear(), "whole");
+            if !was_killed {
+                break;
+            }
+        }
+        assert!(died > 0, "nobody passes {instant}");
+    }
+}

@@ -20,7 +20,9 @@ from ropeway._errors import (
 )
 from ropeway._pool import Pool
 from ropeway._queue import Queue
+from ropeway._shared import SharedDict, SharedList
 from ropeway._status import LostSlot, MemberStatus, PoolStatus, SlotStatus
+from ropeway.loader import Loader, LoaderStats, WorkerInfo, WorkerStats, worker_info
 
 __version__ = _core.__version__
 
@@ -31,6 +33,8 @@ __all__ = [
     "InUse",
     "Incompatible",
     "Invalid",
+    "Loader",
+    "LoaderStats",
     "LostSlot",
     "MemberStatus",
     "NoSuch",
@@ -41,13 +45,18 @@ __all__ = [
     "Queue",
     "ReadLease",
     "RopewayError",
+    "SharedDict",
+    "SharedList",
     "SlotStatus",
     "Timeout",
     "WorkerError",
+    "WorkerInfo",
+    "WorkerStats",
     "WriteLease",
     "__version__",
     "empty",
     "share",
+    "worker_info",
     "zeros",
 ]
 

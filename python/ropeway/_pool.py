@@ -36,6 +36,8 @@ class Pool(_core.Pool):
         name: str | None = None,
         memory_limit: int | None = None,
         max_slots: int | None = None,
+        repeatable: Sequence[str] = (),
+        redeliveries: SupportsIndex = 3,
     ) -> Self:
         """Makes a pool.
 
@@ -45,17 +47,24 @@ class Pool(_core.Pool):
         lets other processes of this user find the pool by `Pool.open`. `memory_limit` bounds the
         bytes of all slots together.
 
+        A slot whose reader has died is delivered again, up to `redeliveries` times (always from 8
+        on); one that was taken to write isn't, unless its stage is `repeatable`: then the work of
+        that stage can be done again from what was published to it.
+
         Raises TypeError and ValueError for arguments that can't be.
         """
         count = _count("slots", slots)
+        names = _stages(stages)
         core = _core.create(
             count,
             _schema(shape, dtype, fields),
-            _stages(stages),
+            names,
             _name(name),
             None if memory_limit is None else _count("memory_limit", memory_limit),
             None if max_slots is None else _count("max_slots", max_slots, least=count),
             None,
+            _repeatable(repeatable, names),
+            min(_count("redeliveries", redeliveries, least=0), 255),
         )
         return super().__new__(cls, core)
 
@@ -182,6 +191,15 @@ def _stages(stages: Sequence[str]) -> tuple[str, ...]:
     if not 2 <= len(names) <= 16 or len(set(names)) < len(names):
         raise ValueError(f"stages must be 2 to 16 different names, found {names}")
     return names
+
+
+def _repeatable(repeatable: Sequence[str], stages: tuple[str, ...]) -> list[int]:
+    middle = stages[1:-1]
+    if isinstance(repeatable, str) or not set(repeatable) <= set(middle):
+        raise ValueError(
+            f"repeatable must be a tuple of middle stages {middle}, found {repeatable!r}"
+        )
+    return [stages.index(name) for name in repeatable]
 
 
 def _name(name: str | None) -> str | None:

@@ -14,7 +14,7 @@ use ropeway_sys::memfd::Memfd;
 use ropeway_sys::names::{self, Name};
 use ropeway_sys::{fork, limits, process};
 
-use crate::board::{Board, Phase, Store, Tenancy};
+use crate::board::{Board, Phase, Store, Taken, Tenancy};
 use crate::config::{Config, Options, hex};
 use crate::error::{Error, Result};
 use crate::handle::{Handle, Route};
@@ -38,6 +38,8 @@ pub(crate) struct Attachment {
     /// Where the last free slot was found; the next search begins behind it.
     pub hint: LocalU32,
     pub creator: bool,
+    /// What it has taken at each stage.
+    pub taken: Vec<Taken>,
     /// Deaths that this process has been told of.
     pub mourned: LocalU64,
     pub leaving: AtomicBool,
@@ -155,6 +157,7 @@ impl Attachment {
             None => Duration::from_micros(100),
         };
         let spins = board.0.config.stages.iter().map(|_| Spin::new(longest)).collect();
+        let taken = board.0.config.stages.iter().map(|_| Taken::default()).collect();
         let regions = if board.0.config.is_packed() { board.0.config.regions() } else { None };
         let Membership { me, tenancy, alive } = member;
         introduce(&board.0, me, process::pid(), memory.fd.raw());
@@ -171,6 +174,7 @@ impl Attachment {
             spins,
             hint: LocalU32::new(0),
             creator,
+            taken,
             mourned: LocalU64::new(0),
             leaving: AtomicBool::new(false),
             swept_at: LocalU64::new(0),

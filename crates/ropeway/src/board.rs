@@ -5,6 +5,7 @@
 //! back what the dead held; `wait.rs` has the waiting. The protocol is explained in
 //! `docs/protocol.md`.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, crash_point, fence};
@@ -170,6 +171,22 @@ pub struct Claim {
     pub word: Word,
 }
 
+/// What this process has taken, for [`Board::take_next`].
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// It has taken every ticket below this one.
+    below: std::sync::atomic::AtomicU64,
+    /// Where the next ticket is likely to be.
+    index: std::sync::atomic::AtomicUsize,
+}
+
+impl Taken {
+    fn count(&self, ticket: u64, index: usize, slots: usize) {
+        self.index.store(if index < slots { index } else { 0 }, Relaxed);
+        let _ = self.below.compare_exchange(ticket, ticket + 1, Relaxed, Relaxed);
+    }
+}
+
 /// What a sweep found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -251,6 +268,31 @@ impl<S: Store> Board<S> {
         self.take_where(me, stage, write, |_| true)
     }
 
+    /// Takes the slot at `stage` that was published first, and looks first where it is if this
+    /// process is the only one that takes.
+    ///
+    /// Each ticket is drawn once, so when this process has taken all below the next one, nothing
+    /// can stand before that one, and one look replaces the scans.
+    pub fn take_next(&self, me: usize, stage: usize, write: bool, taken: &Taken) -> Option<Claim> {
+        let (next, index) = (taken.below.load(Relaxed), taken.index.load(Relaxed));
+        if index < self.0.slots() {
+            let slot = self.0.slot(index);
+            let word = slot.load();
+            if word.is_idle_at(stage) && slot.ticket.load(Ordering::Relaxed) == next {
+                let claim = self.claim(index, word, Move::Take { me, stage, write });
+                if claim.is_some() {
+                    taken.count(next, index + 1, self.0.slots());
+                    self.notify_room();
+                    return claim;
+                }
+            }
+        }
+        let claim = self.take(me, stage, write)?;
+        let ticket = self.0.slot(claim.index).ticket.load(Ordering::Relaxed);
+        taken.count(ticket, claim.index + 1, self.0.slots());
+        Some(claim)
+    }
+
     /// Takes the first of those slots at `stage` whose content is `wanted`.
     pub fn take_where(
         &self,
@@ -266,11 +308,16 @@ impl<S: Store> Board<S> {
             }
             let claim = self.claim(first.0, first.1, Move::Take { me, stage, write });
             if claim.is_some() {
-                if self.0.waiting_limit().is_some() {
-                    self.notify(0);
-                }
+                self.notify_room();
                 return claim;
             }
+        }
+    }
+
+    /// Tells those who wait for room in a queue that a message was taken.
+    fn notify_room(&self) {
+        if self.0.waiting_limit().is_some() {
+            self.notify(0);
         }
     }
 

@@ -351,7 +351,7 @@ fn claim_published(at: &Attachment, stage: usize, write: bool, number: Option<u6
         return None;
     }
     match number {
-        None => at.board.take(at.me, stage, write),
+        None => at.board.take_next(at.me, stage, write, &at.taken[stage]),
         Some(n) => at.board.take_where(at.me, stage, write, |slot| slot.number.load(Relaxed) == n),
     }
 }

@@ -122,8 +122,8 @@ impl Member {
         let board = self.board();
         let shape = &self.pool.heap().shape;
         let claim = match shape.slots < shape.max_slots {
-            true => board.acquire_or_add(self.me, 0, shape.max_slots),
-            false => board.acquire(self.me, 0),
+            true => board.acquire_or_add(self.me, self.me, shape.max_slots),
+            false => board.acquire(self.me, self.me),
         };
         match claim {
             Some(claim) => Some(board.confirm(self.me, claim)),

@@ -1,0 +1,297 @@
+"""Reads the samples of a batch and puts them where the batch lies."""
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from ropeway._errors import Invalid
+from ropeway.loader.info import WorkerInfo
+from ropeway.loader.order import tell_epoch
+from ropeway.loader.record import Kind, Plan
+from ropeway.loader.seeds import Seeds
+from ropeway.loader.structure import (
+    Layout,
+    MappingNode,
+    Misfit,
+    Node,
+    NoneLeaf,
+    holds_only_arrays,
+    structure,
+)
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Slot(Protocol):
+    """Where a batch goes."""
+
+    def memory(self, nbytes: int) -> Any:
+        """Memory for the rows, empty so far."""
+
+    def keep(self, thing: Any) -> bytes:
+        """Puts an object in; returns what it takes to read it."""
+
+
+class Skip(Exception):
+    """Raised when nobody wants the batch any more."""
+
+
+class Result:
+    """What came of a plan."""
+
+    def __init__(
+        self, kind: Kind, layout: Layout | None = None, rest: bytes = b"", samples: int = 0
+    ) -> None:
+        self.kind, self.layout, self.rest, self.samples = kind, layout, rest, samples
+
+
+class Fetcher:
+    """Reads samples of a dataset, in a worker or in the caller's process.
+
+    `at` is called before each sample with its place in the batch.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Any,
+        info: WorkerInfo,
+        seeds: Seeds,
+        at: Callable[[int], None],
+    ) -> None:
+        self._dataset, self._collate = dataset, collate
+        self._info, self._seeds, self._at = info, seeds, at
+        self._epoch: int | None = None
+        self._node: Node | None = None
+        self._layouts: dict[int, Layout] = {}
+        self._many = getattr(dataset, "__getitems__", None)
+        self._into = getattr(dataset, "__getitem_into__", None)
+        self._stream: Stream | None = None
+
+    def fill(self, plan: Plan, slot: Slot, wanted: Callable[[], bool]) -> Result:
+        """Does what a plan says; raises `Skip` if it isn't wanted any more."""
+        if plan.epoch != self._epoch:
+            self._epoch = self._info.epoch = plan.epoch
+            self._stream = None
+            tell_epoch(self._dataset, plan.epoch)
+        if plan.keys is None:
+            return self._fill_from_stream(plan, slot)
+        if self._collate is not None:
+            samples = self._samples(plan, wanted)
+            return self._collated(samples, slot)
+        if self._many is not None:
+            return self._fill_from(iter(self._at_once(plan)), len(plan.keys), slot)
+        return self._fill_rows(plan, slot, wanted)
+
+    # ---- one sample after the other ---------------------------------------------------------
+
+    def _fill_rows(self, plan: Plan, slot: Slot, wanted: Callable[[], bool]) -> Result:
+        keys = plan.keys or []
+        samples = self._each(plan, wanted)
+        if self._into is None:
+            return self._fill_from(samples, len(keys), slot)
+        known = self._node is not None
+        first = [] if known else [next(samples)]
+        if first:
+            self._settle(structure(first[0]))
+        if holds_only_arrays(self._node):  # else it can't be written to rows
+            return self._fill_into(plan, slot, wanted, first)
+        return self._fill_from(itertools.chain(first, samples), len(keys), slot)
+
+    def _each(self, plan: Plan, wanted: Callable[[], bool]) -> Iterator[Any]:
+        for place, key in enumerate(plan.keys or []):
+            if place and not wanted():
+                raise Skip
+            yield self._sample(plan.epoch, place, key)
+
+    def _sample(self, epoch: int, place: int, key: Any) -> Any:
+        self._at(place)
+        self._seeds.begin(epoch, key)
+        sample = self._dataset[key]
+        if self._seeds.begin_again():
+            sample = self._dataset[key]
+        return sample
+
+    def _fill_into(
+        self, plan: Plan, slot: Slot, wanted: Callable[[], bool], first: list[Any]
+    ) -> Result:
+        """Lets the dataset write its samples into their rows."""
+        keys = plan.keys or []
+        layout = self._layout(len(keys))
+        arrays = layout.arrays(slot.memory(layout.nbytes))
+        for place, key in enumerate(keys):
+            if place and not wanted():
+                raise Skip
+            if place < len(first):
+                _write(arrays, place, self._first(first[place])[0])
+                continue
+            self._at(place)
+            self._seeds.begin(plan.epoch, key)
+            self._into_row(key, layout, arrays, place)
+            if self._seeds.begin_again():
+                self._into_row(key, layout, arrays, place)
+        return Result(Kind.BATCH, layout, b"", len(keys))
+
+    def _into_row(self, key: Any, layout: Layout, arrays: list[Any], place: int) -> None:
+        self._into(key, layout.row(arrays, place))  # type: ignore[misc]
+
+    # ---- all at once ------------------------------------------------------------------------
+
+    def _samples(self, plan: Plan, wanted: Callable[[], bool]) -> list[Any]:
+        return list(self._at_once(plan)) if self._many else list(self._each(plan, wanted))
+
+    def _at_once(self, plan: Plan) -> list[Any]:
+        keys = plan.keys or []
+        self._at(0)
+        self._seeds.begin(plan.epoch, keys[0])
+        samples = self._many(keys)  # type: ignore[misc]
+        if self._seeds.begin_again():
+            samples = self._many(keys)  # type: ignore[misc]
+        if len(samples) != len(keys):
+            raise Invalid(f"__getitems__ gave {len(samples)} samples for {len(keys)} keys")
+        return samples  # type: ignore[no-any-return]
+
+    # ---- a stream of samples ----------------------------------------------------------------
+
+    def _fill_from_stream(self, plan: Plan, slot: Slot) -> Result:
+        stream = self._stream
+        if stream is None or stream.position != plan.start or stream.run != plan.run:
+            self._seeds.begin(plan.epoch, ~plan.stream)
+            self._seeds.seed()
+            stream = self._stream = Stream(self._dataset, self._info, plan)
+        samples = stream.part(plan.start, plan.size)
+        if not samples:
+            return Result(Kind.END)
+        if self._collate is not None:
+            return self._collated(samples, slot)
+        return self._fill_from(iter(samples), len(samples), slot)
+
+    # ---- into the slot ----------------------------------------------------------------------
+
+    def _fill_from(self, samples: Iterator[Any], rows: int, slot: Slot) -> Result:
+        """Writes samples to their rows; the first one says what they look like."""
+        values, rest = self._first(next(samples))
+        layout = self._layout(rows)
+        arrays = layout.arrays(slot.memory(layout.nbytes))
+        _write(arrays, 0, values)
+        others = [rest]
+        for place, sample in enumerate(samples, 1):
+            values, rest = [], []
+            layout.node.flatten(sample, values, rest)
+            _write(arrays, place, values)
+            others.append(rest)
+        columns = [list(column) for column in zip(*others, strict=True)]
+        pickled = pickle.dumps(columns, protocol=5) if columns else b""
+        return Result(Kind.BATCH, layout, pickled, rows)
+
+    def _collated(self, samples: list[Any], slot: Slot) -> Result:
+        batch = self._collate(samples)
+        if self._seeds.begin_again():
+            batch = self._collate(samples)
+        rest = slot.keep(batch)
+        return Result(Kind.MESSAGE, None, rest, len(samples))
+
+    def _first(self, sample: Any) -> tuple[list[Any], list[Any]]:
+        """The leaves of the sample by which the others of the batch are to go."""
+        values: list[Any] = []
+        others: list[Any] = []
+        if self._node is not None:
+            try:
+                self._node.flatten(sample, values, others)
+                return values, others
+            except Misfit:
+                values, others = [], []
+        node = structure(sample)
+        self._settle(node)
+        node.flatten(sample, values, others)
+        return values, others
+
+    def _settle(self, node: Node) -> None:
+        self._node = node
+        self._layouts.clear()
+
+    def _layout(self, rows: int) -> Layout:
+        layout = self._layouts.get(rows)
+        if layout is None:
+            layout = self._layouts[rows] = Layout(self._node, rows)  # type: ignore[arg-type]
+        return layout
+
+
+class Stream:
+    """A worker's part of an iterable dataset.
+
+    The worker with number i keeps every n-th sample beginning with the i-th, of n workers, unless
+    the dataset has asked `worker_info()` for them: then it shards itself.
+    """
+
+    def __init__(self, dataset: Any, info: WorkerInfo, plan: Plan) -> None:
+        self.run, self.position = plan.run, 0
+        info.sharded = False
+        self._samples = iter(dataset)
+        self._info, self._part = info, plan.stream
+        self._begun = False
+
+    def part(self, start: int, count: int) -> list[Any]:
+        """The samples from `start` on, fewer at the end; those before are passed over.
+
+        Also at the end, and if the iterator raises, it is those behind them that are next.
+        """
+        try:
+            while self.position < start and self._take(1):
+                pass
+            return self._take(count)
+        finally:
+            self.position = start + count
+
+    def _take(self, count: int) -> list[Any]:
+        taken: list[Any] = []
+        while len(taken) < count:
+            try:
+                sample = next(self._samples)
+            except StopIteration:
+                break
+            if not self._begun:
+                self._begun = True
+                if not self._info.sharded:
+                    parts, part = self._info._workers, self._part
+                    rest = itertools.chain((sample,), self._samples)
+                    self._samples = itertools.islice(rest, part, None, parts)
+                    continue
+            taken.append(sample)
+        self.position += len(taken)
+        return taken
+
+
+def as_lists(samples: list[Any]) -> Any:
+    """Collates samples to the structure of one, with lists of what they have there."""
+    node = structure(samples[0])
+    columns = zip(*(_leaves(node, sample) for sample in samples), strict=True)
+    lists: Any = map(list, columns)
+    return node.build(lists, lists)
+
+
+def as_they_are(samples: list[Any]) -> Any:
+    """The only sample, as it is: for loaders that don't make batches."""
+    return samples[0]
+
+
+def _write(arrays: list[Any], place: int, values: list[Any]) -> None:
+    for array, value in zip(arrays, values, strict=True):
+        array[place] = value
+
+
+def _leaves(node: Any, sample: Any) -> list[Any]:
+    """The leaves of a sample, of whatever shapes, except for those that are always None."""
+    if isinstance(node, NoneLeaf):
+        return []
+    children = getattr(node, "children", None)
+    if children is None:
+        return [sample]
+    if isinstance(children, tuple):
+        items: Iterable[tuple[Any, Any]] = zip(children, sample, strict=True)
+    elif isinstance(node, MappingNode):
+        items = ((child, sample[key]) for key, child in children.items())
+    else:
+        items = ((child, getattr(sample, name)) for name, child in children.items())
+    return [leaf for child, item in items for leaf in _leaves(child, item)]

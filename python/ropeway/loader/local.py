@@ -1,0 +1,103 @@
+"""A loader's work in the caller's own process."""
+
+import pickle
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ropeway.loader import info
+from ropeway.loader.engine import Arrival, Numbers, Work
+from ropeway.loader.fetch import Fetcher, Result
+from ropeway.loader.record import Kind, Plan
+from ropeway.loader.seeds import GlobalState, Seeds
+
+
+class Local(Numbers):
+    """The caller's own process: makes a batch when it is asked for."""
+
+    window = 1
+    closed = False
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._seeds = Seeds(work.seed, eager=True)
+        about = info.WorkerInfo(0, 1, work.dataset, work.seed, self._seeds)
+        self._fetcher = Fetcher(work.dataset, work.collate, about, self._seeds, lambda _: None)
+        self._about = about
+        self._plans: dict[int, Plan] = {}
+
+    def plan(self, plan: Plan) -> bool:
+        """Notes the plan."""
+        self._plans[plan.sequence] = plan
+        return True
+
+    def receive(self, wanted: list[int], ordered: bool, timeout: float | None) -> Arrival:
+        """Makes the batch; the global generators of random numbers are as before afterwards."""
+        plan = self._plans[wanted[0]]
+        began = time.monotonic_ns()
+        slot = _Heap()
+        try:
+            result = self._filled(plan, slot)
+        except Exception as error:
+            result = Result(Kind.FAILURE)
+            slot.sent = error
+        del self._plans[plan.sequence]
+        batch, nbytes = slot.sent, 0
+        if result.layout is not None:
+            others = pickle.loads(result.rest) if result.rest else []
+            batch = result.layout.batch(result.layout.arrays(slot.data), others)
+            nbytes = result.layout.nbytes
+        ended = time.monotonic_ns()
+        return Arrival(result.kind, plan.sequence, batch, result.samples, nbytes, 0, began, ended)
+
+    def _filled(self, plan: Plan, slot: "_Heap") -> Result:
+        state, before = GlobalState(), info.worker_info()
+        info.enter(self._about)
+        try:
+            return self._fetcher.fill(plan, slot, lambda: True)
+        finally:
+            info.enter(before)
+            state.restore()
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Forgets plans."""
+        for number in numbers:
+            self._plans.pop(number, None)
+
+    def open_run(self) -> int:
+        """Begins a run."""
+        return next(self._run)
+
+    def close_run(self, run: int) -> None:
+        """Does nothing."""
+
+    def is_here(self) -> bool:
+        """Whether this is the process that the engine works for."""
+        return True
+
+    def kept(self) -> int:
+        """Unknown here, and no matter."""
+        return 0
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class _Heap:
+    """Where a batch goes that stays in this process."""
+
+    def __init__(self) -> None:
+        self.data: Any = None
+        self.sent: Any = None
+
+    def memory(self, nbytes: int) -> Any:
+        """Memory for the rows."""
+        self.data = np.empty(nbytes, "u1")
+        return self.data
+
+    def keep(self, thing: Any) -> bytes:
+        """Keeps an object as it is."""
+        self.sent = thing
+        return b""

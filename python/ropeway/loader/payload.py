@@ -1,0 +1,97 @@
+"""The dataset on its way to the workers: pickled once, into shared memory, read by all."""
+
+import os
+import pickle
+import sys
+import types
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ropeway._arrays as arrays
+
+
+class Payload(NamedTuple):
+    """What workers make dataset and collate function of."""
+
+    data: arrays.Array
+    modules: tuple[str, ...]
+    """Modules that it pays to import before workers are forked."""
+    main: dict[str, Any] | None
+    """How to get at the main module, if the pickle refers to it."""
+
+    def load(self) -> Any:
+        """Makes the objects again."""
+        data: Any = self.data
+        return pickle.loads(memoryview(data))
+
+
+def payload(dataset: Any, collate: Any, method: str) -> Payload:
+    """Pickles a dataset and a collate function for workers.
+
+    Raises TypeError, naming what can't be pickled, why, and what to do.
+    """
+    data, main = _pickled((dataset, collate), dataset, method)
+    shared = arrays.share(np.frombuffer(data, "u1"))
+    return Payload(shared, _modules(dataset, collate), main)
+
+
+def _pickled(things: Any, dataset: Any, method: str) -> tuple[bytes, dict[str, Any] | None]:
+    reason: Exception | None = None
+    try:
+        data = pickle.dumps(things, protocol=5)
+        if b"__main__" not in data and b"__mp_main__" not in data:
+            return data, None
+        main = main_module()
+        if main is not None:
+            return data, main
+    except Exception as error:
+        reason = error
+    try:
+        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        raise TypeError(_refusal(dataset, method, reason)) from reason
+    try:
+        return cloudpickle.dumps(things, protocol=5), None
+    except Exception as error:
+        raise TypeError(_refusal(dataset, method, error)) from error
+
+
+def main_module() -> dict[str, Any] | None:
+    """How a new process finds the main module; None if it has no file, as in a notebook."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    where: dict[str, Any] = {"sys_path": list(sys.path), "sys_argv": sys.argv, "dir": os.getcwd()}
+    if spec is not None:
+        return {**where, "init_main_from_name": spec.name}
+    path = getattr(main, "__file__", None)
+    if path is None or not os.path.exists(path):
+        return None
+    return {**where, "init_main_from_path": os.path.abspath(path)}
+
+
+def _refusal(dataset: Any, method: str, reason: Exception | None) -> str:
+    kind = type(dataset)
+    why = (
+        f"{type(reason).__name__}: {reason}"
+        if reason is not None
+        else "it is defined in a __main__ module without a file, where a new process can't look"
+    )
+    return (
+        f"workers started by {method!r} can't be given the dataset ({kind.__module__}."
+        f"{kind.__qualname__}) or its collate function: {why}. Define both at the top level of a "
+        'module, or install cloudpickle, or pass start_method="fork" or workers=0'
+    )
+
+
+def _modules(*things: Any) -> tuple[str, ...]:
+    """Modules of what can be seen of a dataset without pickling it."""
+    found: dict[str, None] = {}
+    for thing in things:
+        inner = getattr(thing, "__dict__", {})
+        for item in (thing, *(inner.values() if isinstance(inner, dict) else ())):
+            named = isinstance(item, types.FunctionType | type)
+            module = getattr(item if named else type(item), "__module__", None)
+            if isinstance(module, str) and module not in ("builtins", "__main__"):
+                found[module] = None
+    return tuple(found)

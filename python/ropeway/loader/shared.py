@@ -1,0 +1,353 @@
+"""A loader's work in worker processes: plans go to them in slots, batches come back in the same."""
+
+import contextlib
+import os
+import pickle
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from multiprocessing import util
+from typing import Any
+
+from ropeway import _message
+from ropeway._errors import Closed, OutOfMemory, Timeout, WorkerError
+from ropeway._pool import Pool
+from ropeway.loader import record
+from ropeway.loader.crew import Crew, Ending
+from ropeway.loader.engine import Arrival, Numbers, Work
+from ropeway.loader.failure import Failure, samples
+from ropeway.loader.payload import payload
+from ropeway.loader.record import Kind, Plan
+from ropeway.loader.roster import Roster
+from ropeway.loader.structure import Layout
+from ropeway.loader.worker import STREAMS, Letter, Task
+
+_SLICE = 0.02
+_WATCH = 0.02
+_MOST_SLOTS = 65_536
+_PATIENCE = 0.1
+_REPORT = 2.0
+_KEPT_BYTES = 256 << 20
+_KEPT_BATCHES = 16
+
+
+_NO_MEMORY = Failure("OutOfMemory", "memory is short", "", [], 0, 0, None, memory=True)
+
+
+@dataclass
+class _Trouble:
+    """What is known about the workers that a batch has cost."""
+
+    endings: list[tuple[Ending, int]] = field(default_factory=list)
+
+
+class Shared(Numbers):
+    """A pool, and workers that fill its slots."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.window = work.window
+        self._work, self._owner = work, os.getpid()
+        self.pool = Pool(
+            slots=work.window,
+            stages=("plan", "work", "use"),
+            max_slots=_MOST_SLOTS,
+            memory_limit=work.memory_limit,
+            repeatable=("work",),
+            redeliveries=255,
+        )
+        self.roster = Roster(work.workers)
+        things = (work.dataset, work.collate)
+        forked = work.method == "fork"
+        task = Task(
+            self.pool,
+            self.roster,
+            None if forked else payload(*things, work.method),
+            things if forked else None,
+            work.workers,
+            work.seed,
+            work.retries,
+            work.iterable,
+        )
+        self._task = task
+        self._layouts: dict[bytes, Layout] = {}
+        self._plans: dict[int, Plan] = {}
+        self._troubles: dict[int, _Trouble] = {}
+        self._arrived: dict[int, Any] = {}
+        self._dropped: set[int] = set()
+        self._is_short = False  # of memory
+        self._watched = time.monotonic()
+        self._warned = False
+        self._nbytes = 0
+        self.closed = False
+        self.crew = Crew(task, work.method)
+        self._finalizer: Any = util.Finalize(self, _close, (self.pool, self.crew), exitpriority=20)
+
+    # ---- planning ---------------------------------------------------------------------------
+
+    def plan(self, plan: Plan) -> bool:
+        """Puts a plan into a free slot; False if there is none and none can be added."""
+        self._clear()
+        slot = self._acquired()
+        if slot is None:
+            return False
+        with slot:
+            slot.meta_bytes = record.plan_bytes(plan)
+            slot.number = STREAMS + plan.stream if plan.keys is None else plan.sequence
+            try:
+                slot.publish()
+            except OutOfMemory:
+                return False
+        self._plans[plan.sequence] = plan
+        if slot.index > self.window + _KEPT_BATCHES and not self._warned:
+            self._warn(slot.index)
+        return True
+
+    def _acquired(self) -> Any:
+        """A free slot, one that has memory already if memory is short; None if there is none."""
+        wanted = self._with_memory() if self._is_short else set()
+        if self._is_short and not wanted and self._plans:
+            return None  # some will come back
+        others: list[Any] = []
+        try:
+            while True:
+                slot = self.pool.acquire(timeout=0)
+                if not wanted or slot.index in wanted:
+                    return slot
+                others.append(slot)
+        except Timeout:
+            return None
+        finally:
+            for slot in others:
+                slot.release()
+
+    def _with_memory(self) -> set[int]:
+        """The free slots that have about as much memory as any."""
+        slots = self.pool.status().slots
+        much = max(slot.committed for slot in slots) // 2
+        return {
+            slot.index
+            for slot in slots
+            if (slot.stage, slot.state) == ("plan", "idle") and slot.committed >= much
+        }
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Takes back plans that nobody has begun; what comes of the others is thrown away."""
+        for number in numbers:
+            self._plans.pop(number, None)
+            lease = self._arrived.pop(number, None)
+            if lease is not None:
+                _throw_away(lease)
+                continue
+            self._dropped.add(number)
+            with (
+                contextlib.suppress(Timeout, Closed),
+                self.pool.take("work", write=True, number=number, timeout=0) as lease,
+            ):
+                lease.meta_bytes = record.result_bytes(Kind.SKIPPED, b"")
+                lease.publish()
+        self._clear()
+
+    def open_run(self) -> int:
+        """Begins a run, whose batches are wanted until it is closed."""
+        run = next(self._run)
+        self.window, self._is_short = self._work.window, False
+        self.roster.open_run(run)
+        return run
+
+    def close_run(self, run: int) -> None:
+        """Says that a run's batches aren't wanted any more."""
+        self.roster.close_run(run)
+
+    # ---- receiving --------------------------------------------------------------------------
+
+    def receive(self, wanted: list[int], ordered: bool, timeout: float | None) -> Arrival:
+        """The first of the batches with these numbers, or any of them, when it's there."""
+        now = time.monotonic()
+        end = None if timeout is None else now + timeout
+        if now - self._watched > _WATCH:
+            self._watch()
+        while True:
+            lease = self._take(wanted, ordered)
+            if lease is not None:
+                return self._opened(lease)
+            self._watch()
+            if end is not None and time.monotonic() > end:
+                raise Timeout(self._who_is_late(wanted[0], timeout))
+
+    def _take(self, wanted: list[int], ordered: bool) -> Any:
+        if ordered:
+            number = wanted[0]
+            lease = self._arrived.pop(number, None)
+            if lease is not None:
+                return lease
+            try:
+                return self.pool.take(write=True, number=number, timeout=_SLICE)
+            except Timeout:
+                return None
+        for number in wanted:
+            if number in self._arrived:
+                return self._arrived.pop(number)
+        try:
+            lease = self.pool.take(write=True, timeout=_SLICE)
+        except Timeout:
+            return None
+        number = lease.number
+        if number in self._dropped:
+            self._dropped.discard(number)
+            _throw_away(lease)
+        elif number in wanted:
+            return lease
+        else:
+            self._arrived[number] = lease
+        return None
+
+    def _opened(self, lease: Any) -> Arrival:
+        with lease:
+            noted = record.read(lease.meta_bytes)
+            number = lease.number
+            plan = self._plans.pop(number)
+            batch, rows, nbytes = self._contents(noted, lease, plan)
+        if isinstance(batch, Failure) and batch.memory:
+            self._is_short = True
+        self._troubles.pop(number, None)
+        kind = Kind.FAILURE if noted.kind in (Kind.DIED, Kind.PLAN) else noted.kind
+        return Arrival(kind, number, batch, rows, nbytes, noted.worker, noted.began, noted.ended)
+
+    def _contents(self, noted: record.Record, lease: Any, plan: Plan) -> tuple[Any, int, int]:
+        if noted.kind is Kind.BATCH:
+            layout = self._layouts.get(noted.layout)
+            if layout is None:
+                layout = self._layouts[noted.layout] = pickle.loads(noted.layout)
+            memory = lease.export("data")[0] if layout.nbytes else None
+            others = pickle.loads(noted.rest) if noted.rest else []
+            self._nbytes = layout.nbytes
+            batch = layout.batch(layout.arrays(memory), others)
+            return batch, layout.rows or 1, layout.nbytes
+        if noted.kind is Kind.MESSAGE:
+            letter: Any = Letter(lease, bytes(noted.rest))
+            rows = len(plan.keys) if plan.keys is not None else plan.size
+            return _message.read(letter), rows, 0
+        if noted.kind is Kind.FAILURE:
+            return pickle.loads(noted.rest), 0, 0
+        if noted.kind is Kind.DIED:
+            return self._fatal(plan), 0, 0
+        if noted.kind is Kind.PLAN:
+            return _NO_MEMORY, 0, 0
+        return None, 0, 0
+
+    # ---- watching over the workers ----------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Notices workers that have ended, and starts others in their places."""
+        self._watched = time.monotonic()
+        for ending, duty in self.crew.ended():
+            if duty.sequence >= 0:
+                trouble = self._troubles.setdefault(duty.sequence, _Trouble())
+                trouble.endings.append((ending, duty.position))
+            self._restore_streams(ending.number)
+            try:
+                self.crew.replace(ending, duty)
+            except BaseException:
+                self.close()
+                raise
+
+    def _restore_streams(self, number: int) -> None:
+        """Finds plans that a dead worker has renumbered but not handed on."""
+        if not self._work.iterable:
+            return
+        for sequence, plan in list(self._plans.items()):
+            if plan.stream == number:
+                with (
+                    contextlib.suppress(Timeout, Closed),
+                    self.pool.take("work", write=True, number=sequence, timeout=0) as lease,
+                ):
+                    lease.number = STREAMS + number
+
+    def _fatal(self, plan: Plan) -> WorkerError:
+        """The error for work that has killed too many workers."""
+        end = time.monotonic() + _REPORT
+        trouble = self._troubles.setdefault(plan.sequence, _Trouble())
+        while len(trouble.endings) <= self._work.retries and time.monotonic() < end:
+            self._watch()
+            time.sleep(0.002)
+        keys = plan.keys or []
+        endings = trouble.endings
+        at = endings[-1][1] if endings else len(keys)
+        keys = [keys[at]] if at < len(keys) else keys
+        what = samples(keys) if keys else f"stream {plan.stream} behind sample {plan.start}"
+        story = "; ".join(str(ending) for ending, _ in endings) or "nothing is known of their ends"
+        return WorkerError(
+            f"{what} has ended {self._work.retries + 1} workers, and isn't tried again: {story}"
+        )
+
+    def _who_is_late(self, number: int, timeout: float | None) -> str:
+        text = f"batch number {number} didn't come within {timeout} s"
+        now = time.monotonic()
+        for worker, pid in self.crew.pids().items():
+            duty = self.roster.read(worker)
+            if duty.sequence < 0:
+                text += f"; worker {worker} (process {pid}) is idle"
+                continue
+            plan = self._plans.get(duty.sequence)
+            keys = plan.keys if plan is not None and plan.keys else []
+            what = samples([keys[duty.position]]) if duty.position < len(keys) else "its stream"
+            text += (
+                f"; worker {worker} (process {pid}) has worked on batch number {duty.sequence} "
+                f"for {now - duty.since:.1f} s, at {what}"
+            )
+        return text
+
+    def is_here(self) -> bool:
+        """Whether this is the process that the engine works for."""
+        return self._owner == os.getpid()
+
+    # ---- slots ------------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        """Throws away what came of plans that were dropped."""
+        for number in list(self._dropped):
+            with contextlib.suppress(Timeout, Closed):
+                _throw_away(self.pool.take(write=True, number=number, timeout=0))
+                self._dropped.discard(number)
+
+    def kept(self) -> int:
+        """Counts the batches that the caller keeps."""
+        slots = self.pool.status().slots
+        return sum(slot.stage == "use" and slot.state != "idle" for slot in slots)
+
+    def _warn(self, slots: int) -> None:
+        nbytes = slots * self._nbytes
+        if nbytes < _KEPT_BYTES:
+            return
+        self._warned = True
+        warnings.warn(
+            f"the loader has added slots: {slots} batches, {nbytes >> 20} MiB in all, are kept. "
+            "A batch belongs to you as long as an array of it lives; copy what you want to keep",
+            ResourceWarning,
+            stacklevel=5,
+        )
+
+    def close(self) -> None:
+        """Ends the workers; batches that are kept stay."""
+        self.closed = True
+        leases, self._arrived = self._arrived, {}
+        for lease in leases.values():
+            _throw_away(lease)
+        self._finalizer()
+
+
+def _throw_away(lease: Any) -> None:
+    with lease:
+        noted = record.read(lease.meta_bytes)
+        if noted.kind is Kind.MESSAGE:
+            letter: Any = Letter(lease, bytes(noted.rest))
+            _message.discard(letter)
+
+
+def _close(pool: Pool, crew: Crew) -> None:
+    with contextlib.suppress(Closed):
+        pool.abort()
+    crew.stop(_PATIENCE)
+    pool.sweep()

@@ -1,0 +1,330 @@
+"""The structure of a sample: its arrays go to rows of a batch, and come out in the same structure.
+
+A structure is a tree. Its leaves are arrays (scalars are arrays without axes), `None`, and
+whatever else a sample holds (strings, bytes, objects), which a batch has as a list. Its nodes
+are dicts, lists, tuples, named tuples and dataclasses, and keep their types.
+"""
+
+import copy
+import dataclasses
+import math
+import sys
+from collections.abc import MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ropeway._errors import Invalid
+
+_ALIGNMENT = 64
+_SCALARS: dict[type, np.dtype[Any]] = {
+    bool: np.dtype(np.bool_),
+    int: np.dtype(np.int64),
+    float: np.dtype(np.float64),
+    complex: np.dtype(np.complex128),
+}
+
+AnyArray = np.ndarray[Any, np.dtype[Any]]
+
+
+class Misfit(Invalid):
+    """Raised for a sample that doesn't have the structure of the others in its batch."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(expected, found)
+        self.path: list[object] = []
+        self.expected, self.found = expected, found
+
+    @property
+    def field(self) -> str:
+        """The way to what doesn't fit."""
+        return "".join(f"[{key!r}]" for key in reversed(self.path))
+
+    def __str__(self) -> str:
+        what = f"field {self.field}" if self.path else "the sample"
+        return (
+            f"{what} is {self.found}, where the first sample of its batch has {self.expected}: "
+            'make them alike in the dataset, or pass collate="list" or a function of your own'
+        )
+
+
+class ArrayLeaf(NamedTuple):
+    """An array or a scalar."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def flatten(self, value: Any, arrays: list[Any], others: list[Any]) -> None:
+        """Appends the array, which must have this shape and dtype."""
+        array: AnyArray | None
+        if type(value) is np.ndarray:
+            array = value
+        elif _SCALARS.get(type(value)) is self.dtype and not self.shape:
+            arrays.append(value)
+            return
+        else:
+            array = as_array(value)
+        if array is None:
+            raise Misfit(_describe(self), _kind(value))
+        if array.shape != self.shape or array.dtype != self.dtype:
+            raise Misfit(_describe(self), _describe(ArrayLeaf(array.shape, array.dtype)))
+        arrays.append(array)
+
+    def build(self, arrays: "Sequence[AnyArray]", others: Any) -> Any:
+        """The next array."""
+        return next(arrays)  # type: ignore[call-overload]
+
+
+class OtherLeaf(NamedTuple):
+    """A string, bytes or any other object."""
+
+    kind: str
+
+    def flatten(self, value: Any, arrays: list[Any], others: list[Any]) -> None:
+        """Appends the object."""
+        if value is not None and as_array(value) is not None:
+            raise Misfit(self.kind, _kind(value))
+        others.append(value)
+
+    def build(self, arrays: Any, others: Any) -> Any:
+        """The next list of objects."""
+        return next(others)
+
+
+class NoneLeaf(NamedTuple):
+    """None in every sample, None in the batch."""
+
+    def flatten(self, value: Any, arrays: list[Any], others: list[Any]) -> None:
+        """Checks that it is None."""
+        if value is not None:
+            raise Misfit("None", _kind(value))
+
+    def build(self, arrays: Any, others: Any) -> Any:
+        """None."""
+        return None
+
+
+class MappingNode(NamedTuple):
+    """A dict or another mutable mapping; `empty` is one of its type without items."""
+
+    empty: Any
+    children: dict[Any, Any]
+
+    def flatten(self, value: Any, arrays: list[Any], others: list[Any]) -> None:
+        """Appends the leaves, key by key."""
+        if type(value) is not type(self.empty):
+            raise Misfit(type(self.empty).__name__, _kind(value))
+        if len(value) != len(self.children):
+            raise Misfit(f"keys {list(self.children)}", f"a {_kind(value)} with keys {list(value)}")
+        for key, child in self.children.items():
+            try:
+                item = value[key]
+            except KeyError:
+                found = f"a {_kind(value)} with keys {list(value)}"
+                raise Misfit(f"keys {list(self.children)}", found) from None
+            try:
+                child.flatten(item, arrays, others)
+            except Misfit as misfit:
+                misfit.path.append(key)
+                raise
+
+    def build(self, arrays: Any, others: Any) -> Any:
+        """The mapping of what the children build."""
+        items = {key: child.build(arrays, others) for key, child in self.children.items()}
+        if type(self.empty) is dict:
+            return items
+        mapping = copy.copy(self.empty)
+        mapping.update(items)
+        return mapping
+
+
+class SequenceNode(NamedTuple):
+    """A list, a tuple or a named tuple."""
+
+    kind: type
+    children: tuple[Any, ...]
+
+    def flatten(self, value: Any, arrays: list[Any], others: list[Any]) -> None:
+        """Appends the leaves, item by item."""
+        items: Any = value
+        if type(value) is not self.kind or len(items) != len(self.children):
+            size = f"{self.kind.__name__} of length {len(self.children)}"
+            length = f" of length {len(items)}" if isinstance(value, list | tuple) else ""
+            raise Misfit(size, _kind(value) + length)
+        for number, (child, item) in enumerate(zip(self.children, items, strict=True)):
+            try:
+                child.flatten(item, arrays, others)
+            except Misfit as misfit:
+                misfit.path.append(number)
+                raise
+
+    def build(self, arrays: Any, others: Any) -> Any:
+        """The sequence of what the children build."""
+        items = [child.build(arrays, others) for child in self.children]
+        if self.kind is list:
+            return items
+        make = getattr(self.kind, "_make", self.kind)
+        return make(items)
+
+
+class DataclassNode(NamedTuple):
+    """An instance of a dataclass."""
+
+    kind: type
+    children: dict[str, Any]
+
+    def flatten(self, value: Any, arrays: list[Any], others: list[Any]) -> None:
+        """Appends the leaves, field by field."""
+        if type(value) is not self.kind:
+            raise Misfit(self.kind.__name__, _kind(value))
+        for name, child in self.children.items():
+            try:
+                child.flatten(getattr(value, name), arrays, others)
+            except Misfit as misfit:
+                misfit.path.append(name)
+                raise
+
+    def build(self, arrays: Any, others: Any) -> Any:
+        """An instance with what the children build; `__init__` isn't called."""
+        thing: Any = object.__new__(self.kind)
+        for name, child in self.children.items():
+            object.__setattr__(thing, name, child.build(arrays, others))
+        return thing
+
+
+Node = ArrayLeaf | OtherLeaf | NoneLeaf | MappingNode | SequenceNode | DataclassNode
+
+
+def structure(sample: Any) -> Node:
+    """The structure of a sample."""
+    if sample is None:
+        return NoneLeaf()
+    array = as_array(sample)
+    if array is not None:
+        return ArrayLeaf(array.shape, array.dtype)
+    kind = type(sample)
+    if isinstance(sample, MutableMapping):
+        children = {key: structure(item) for key, item in sample.items()}
+        return MappingNode({} if kind is dict else _emptied(sample), children)
+    if isinstance(sample, list | tuple):
+        return SequenceNode(kind, tuple(structure(item) for item in sample))
+    if dataclasses.is_dataclass(sample):
+        names = [field.name for field in dataclasses.fields(sample)]
+        return DataclassNode(kind, {name: structure(getattr(sample, name)) for name in names})
+    return OtherLeaf(_kind(sample))
+
+
+def leaves(node: Node) -> list[ArrayLeaf]:
+    """The arrays of a structure, in the order of `flatten`."""
+    if isinstance(node, ArrayLeaf):
+        return [node]
+    if isinstance(node, OtherLeaf | NoneLeaf):
+        return []
+    children = node.children
+    inner = children.values() if isinstance(children, dict) else children
+    return [leaf for child in inner for leaf in leaves(child)]
+
+
+def holds_only_arrays(node: Node | None) -> bool:
+    """Whether a structure has no leaves but arrays and None."""
+    if node is None or isinstance(node, OtherLeaf):
+        return False
+    children = getattr(node, "children", ())
+    inner = children.values() if isinstance(children, dict) else children
+    return all(holds_only_arrays(child) for child in inner)
+
+
+class Layout:
+    """Where the arrays of a batch of some structure lie, for a number of rows."""
+
+    def __init__(self, node: Node, rows: int | None) -> None:
+        self.node, self.rows = node, rows
+        self._places: list[tuple[tuple[int, ...], np.dtype[Any], int, int]] = []
+        self.nbytes = 0
+        for leaf in leaves(node):
+            shape = leaf.shape if rows is None else (rows, *leaf.shape)
+            size = math.prod(shape) * leaf.dtype.itemsize
+            self._places.append((shape, leaf.dtype, self.nbytes, size))
+            self.nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+
+    def __reduce__(self) -> Any:
+        return Layout, (self.node, self.rows)
+
+    def arrays(self, memory: Any) -> list[AnyArray]:
+        """The arrays of the batch, over its memory (which may be None if it takes no bytes)."""
+        return [
+            np.ndarray(shape, dtype, memory, offset) if size else np.empty(shape, dtype)
+            for shape, dtype, offset, size in self._places
+        ]
+
+    def batch(self, arrays: list[AnyArray], others: list[Any]) -> Any:
+        """The batch: the structure with these arrays and lists in it."""
+        return self.node.build(iter(arrays), iter(others))  # type: ignore[arg-type]
+
+    def row(self, arrays: list[AnyArray], number: int) -> Any:
+        """One row of the batch, as views; what isn't an array is None."""
+        views = [array[number, ...] for array in arrays]
+        return self.node.build(iter(views), _Nones())  # type: ignore[arg-type]
+
+
+class _Nones:
+    def __next__(self) -> None:
+        return None
+
+
+def as_array(value: Any) -> AnyArray | None:
+    """An array over what a sample holds, None if it isn't made of numbers.
+
+    Arrays of other frameworks count if they have DLPack and lie in the CPU's memory. Raises
+    TypeError for those that lie elsewhere.
+    """
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject or isinstance(value, np.ma.MaskedArray):
+            return None
+        return np.asarray(value)
+    if isinstance(value, str | bytes | list | tuple | dict) or value is None:
+        return None
+    if isinstance(value, bool | int | float | complex):
+        return np.asarray(value, _scalar_dtype(value))
+    if isinstance(value, np.generic):
+        return None if value.dtype.hasobject else np.asarray(value)
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        return _from_framework(value)
+    return None
+
+
+def _scalar_dtype(value: complex) -> np.dtype[Any]:
+    if isinstance(value, np.generic):  # numpy.float64 is a float
+        return value.dtype
+    for kind in (bool, int, float, complex):
+        if isinstance(value, kind):
+            return _SCALARS[kind]
+    raise TypeError(f"{value!r} isn't a number")
+
+
+def _from_framework(value: Any) -> AnyArray:
+    device = tuple(map(int, value.__dlpack_device__()))
+    if device[0] not in (1, 3):
+        raise TypeError(
+            f"a sample holds a {type(value).__module__}.{type(value).__name__} on device {device}: "
+            "a loader carries arrays in the CPU's memory; move it there in the dataset, or move "
+            "the batch to the device after the loader"
+        )
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return np.asarray(value.numpy())
+    return np.asarray(np.from_dlpack(value))
+
+
+def _emptied(mapping: Any) -> Any:
+    empty = copy.copy(mapping)
+    empty.clear()
+    return empty
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def _describe(leaf: ArrayLeaf) -> str:
+    return f"an array of shape {leaf.shape} and dtype {leaf.dtype}"

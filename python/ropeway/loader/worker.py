@@ -1,0 +1,234 @@
+"""A worker: takes plans, fills slots, hands them on."""
+
+import atexit
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import sys
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ropeway import _message
+from ropeway._errors import Closed, InUse, Invalid, OutOfMemory, Timeout
+from ropeway._pool import Pool
+from ropeway.loader import info, life, record
+from ropeway.loader.failure import failure
+from ropeway.loader.fetch import Fetcher, Result, Skip
+from ropeway.loader.payload import Payload
+from ropeway.loader.record import Kind, Plan
+from ropeway.loader.roster import Roster, Row
+from ropeway.loader.seeds import Seeds
+from ropeway.loader.structure import Layout
+
+STREAMS = 1 << 63
+"""Plans for an iterable dataset have this plus the worker's number until they are done."""
+
+
+@dataclass
+class Task:
+    """What a worker is started with."""
+
+    pool: Pool
+    roster: Roster
+    payload: Payload | None
+    """The dataset, pickled,"""
+    things: tuple[Any, Any] | None
+    """or, for workers forked from the parent, as it is."""
+    workers: int
+    seed: int
+    retries: int
+    iterable: bool
+
+    def load(self) -> Any:
+        """Dataset and collate function."""
+        if self.payload is not None:
+            return self.payload.load()
+        return self.things
+
+
+def serve(number: int, reader: int, task: Task) -> None:
+    """A worker's whole life."""
+    life.depend(reader)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(Closed):
+        _Worker(number, task).serve()
+
+
+def leave() -> NoReturn:
+    """Ends a forked process as a normal exit does, but without taking the interpreter down."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(0)
+
+
+class _Worker:
+    def __init__(self, number: int, task: Task) -> None:
+        self._number, self._task = number, task
+        self._row = task.roster.row(number)
+        self._fetcher: Fetcher | None = None
+        self._layouts: dict[int, tuple[Layout, bytes]] = {}
+        self._broken: BaseException | None = None
+        try:
+            self._prepare()
+        except BaseException as error:
+            self._broken = error
+        self._row.arrive(os.getpid())
+
+    def _prepare(self) -> None:
+        task = self._task
+        dataset, collate = task.load()
+        seeds = Seeds(task.seed)
+        about = info.WorkerInfo(self._number, task.workers, dataset, task.seed, seeds)
+        info.enter(about)
+        self._fetcher = Fetcher(dataset, collate, about, seeds, self._row.at)
+
+    def serve(self) -> None:
+        """Works until the pool is closed."""
+        number = STREAMS + self._number if self._task.iterable else None
+        while True:
+            lease = self._task.pool.take("work", write=True, number=number)
+            with lease:
+                self._handle(lease)
+
+    def _handle(self, lease: Any) -> None:
+        noted = record.read(lease.meta_bytes)
+        plan = record.read_plan(noted)
+        began = self._row.begin(plan.sequence)
+        samples = 0
+        if noted.kind is Kind.PLAN:  # else a worker has died just before it handed this on
+            kind, layout, rest, samples = self._work(lease, plan)
+            times = began, self._row.end(samples)
+            lease.meta_bytes = record.result_bytes(
+                kind, noted.plan, layout, rest, self._number, times
+            )
+        lease.number = plan.sequence
+        self._publish(lease, noted.plan, plan)
+        self._row.rest()
+
+    def _work(self, lease: Any, plan: Plan) -> tuple[Kind, bytes, bytes, int]:
+        if lease.deliveries > self._task.retries:
+            return Kind.DIED, b"", b"", 0
+        if not self._row.wanted(plan.run):
+            return Kind.SKIPPED, b"", b"", 0
+        try:
+            if self._broken is not None:
+                raise self._broken
+            result = self._fetcher.fill(  # type: ignore[union-attr]
+                plan, _Slot(lease), lambda: self._row.wanted(plan.run)
+            )
+        except Skip:
+            return Kind.SKIPPED, b"", b"", 0
+        except BaseException as error:
+            return Kind.FAILURE, b"", self._failure(error, plan), 0
+        return result.kind, self._layout_bytes(result), result.rest, result.samples
+
+    def _layout_bytes(self, result: Result) -> bytes:
+        layout = result.layout
+        if layout is None:
+            return b""
+        known = self._layouts.get(id(layout))
+        if known is None or known[0] is not layout:
+            if len(self._layouts) > 64:
+                self._layouts.clear()
+            known = self._layouts[id(layout)] = layout, _dumps(layout)
+        return known[1]
+
+    def _failure(self, error: BaseException, plan: Plan) -> bytes:
+        keys = plan.keys or []
+        place = self._row.position
+        if self._broken is None and place < len(keys):
+            keys = [keys[place]]
+        said = failure(error, keys, self._number, os.getpid())
+        error.__traceback__ = None  # it holds views of the slot
+        return pickle.dumps(said, protocol=5)
+
+    def _publish(self, lease: Any, plan_bytes: bytes, plan: Plan) -> None:
+        """Hands the slot on, unless the dataset has kept views of it."""
+        try:
+            lease.publish()
+            return
+        except OutOfMemory:
+            self._publish_plan(lease, plan)
+            return
+        except InUse:
+            gc.collect()
+        try:
+            lease.publish()
+        except InUse:
+            error = Invalid(
+                "the dataset keeps views of the rows that it was given to write to; they belong "
+                "to it only until __getitem_into__ returns"
+            )
+            lease.meta_bytes = record.result_bytes(
+                Kind.FAILURE, plan_bytes, b"", self._failure(error, plan), self._number
+            )
+            with contextlib.suppress(InUse):
+                lease.publish()  # not handed on, but written: the next worker does it
+            leave_with_views()
+
+    def _publish_plan(self, lease: Any, plan: Plan) -> None:
+        """Hands a slot on as it came, as there is no memory even for saying why."""
+        number = STREAMS + plan.stream if plan.keys is None else plan.sequence
+        lease.number = number
+        lease.release()
+        with (
+            contextlib.suppress(Timeout),  # then another worker tries
+            self._task.pool.take("work", write=True, number=number, timeout=0) as again,
+        ):
+            again.number = plan.sequence
+            again.publish()
+
+
+def leave_with_views() -> NoReturn:
+    """Ends the process at once: only so do views go that the dataset keeps."""
+    os._exit(1)
+
+
+class _Slot:
+    """Where a worker's batch goes."""
+
+    def __init__(self, lease: Any) -> None:
+        self._lease = lease
+
+    def memory(self, nbytes: int) -> Any:
+        """Memory for the rows."""
+        if not nbytes:
+            return None
+        self._lease.add_field("data", "|u1", 1, (nbytes,))
+        return self._lease.export("data")[0]
+
+    def keep(self, thing: Any) -> bytes:
+        """Puts an object in, its arrays out of band; returns what it takes to read it."""
+        message = _message.Message(thing)
+        try:
+            letter = Letter(self._lease)
+            message.write(letter)  # type: ignore[arg-type]
+            return letter.meta_bytes
+        except BaseException:
+            message.withdraw()
+            raise
+
+
+class Letter:
+    """A lease, to a message, whose metadata are a part of the slot's."""
+
+    def __init__(self, lease: Any, meta: bytes = b"") -> None:
+        self.meta_bytes = meta
+        self.add_field, self.export, self.keys = lease.add_field, lease.export, lease.keys
+
+
+def _dumps(thing: Any) -> bytes:
+    """Pickles, with cloudpickle what that has brought here: classes of the main module."""
+    try:
+        return pickle.dumps(thing, protocol=5)
+    except Exception:
+        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+        return bytes(cloudpickle.dumps(thing, protocol=5))
+
+
+__all__ = ["STREAMS", "Letter", "Row", "Task", "leave", "serve"]

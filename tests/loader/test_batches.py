@@ -1,0 +1,214 @@
+"""What batches look like: in order, in place, in the structure of a sample."""
+
+import collections
+import gc
+
+import numpy as np
+import pytest
+from datasets import (
+    AtOnce,
+    Into,
+    IntoNamed,
+    Item,
+    Keeping,
+    Made,
+    Numbers,
+    Point,
+    Tagged,
+    everything,
+    ragged,
+)
+
+import ropeway as rw
+
+
+def numbers(batches):
+    return [n for batch in batches for n in batch["number"].tolist()]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_batches_come_in_order_epoch_after_epoch(loader, workers, method):
+    batches = loader(Numbers(101), batch_size=8, workers=workers, start_method=method)
+    assert len(batches) == 13
+    for _ in range(3):
+        count = 0
+        for batch in batches:
+            rows = len(batch["number"])
+            assert batch["number"].tolist() == list(range(count, count + rows))
+            assert (batch["array"] == batch["number"][:, None, None]).all()
+            assert batch["array"].dtype == "f4"
+            assert batch["array"].shape == (rows, 3, 4)
+            count += rows
+        assert count == 101
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_structure_of_a_sample_is_kept(loader, workers):
+    (batch,) = loader(Made(4, everything), batch_size=4, workers=workers)
+    assert type(batch["point"]) is Point
+    assert batch["point"].x.shape == (4, 3)
+    assert batch["point"].y.tolist() == [0, 1, 2, 3]
+    assert batch["point"].y.dtype == "i8"
+    assert type(batch["tagged"]) is Tagged
+    assert list(batch["tagged"]) == ["b", "a"]
+    assert batch["tagged"]["a"].dtype == "i2"
+    assert batch["tagged"]["b"].dtype == "f8"
+    assert type(batch["item"]) is Item
+    assert batch["item"].image.shape == (4, 2, 2)
+    assert type(batch["ordered"]) is collections.OrderedDict
+    assert batch["ordered"]["z"].dtype == bool
+    assert batch["ordered"]["y"].dtype == "c16"
+    assert batch["default"].default_factory is list
+    array, text, (data, nothing) = batch["list"]
+    assert (array == np.arange(2) + np.arange(4)[:, None]).all()
+    assert text == ["text"] * 4
+    assert data == [b"bytes"] * 4
+    assert nothing is None
+    assert type(batch["list"][2]) is tuple
+    assert batch["date"].dtype == "M8[ns]"
+    assert batch["none"] is None
+    assert batch["object"] == [{1, 2, n} for n in range(4)]
+    assert list(batch) == list(everything(0))
+
+
+def test_arrays_of_a_batch_are_aligned_and_writable(loader):
+    for batch in loader(Made(6, lambda_free), batch_size=3, workers=1):
+        for array in batch:
+            assert array.__array_interface__["data"][0] % 64 == 0
+            array[:] = 0
+
+
+def lambda_free(index):
+    return np.zeros(3, "u1"), np.zeros((5, 7), "f4"), index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_stays_as_long_as_a_view_of_it_lives(loader, workers):
+    batches = loader(Numbers(200), batch_size=2, workers=workers)
+    kept = list(batches)
+    more = [batch["array"][1] for batch in batches]
+    batches.close()
+    gc.collect()
+    assert numbers(kept) == list(range(200))
+    assert [view[0, 0] for view in more] == list(range(1, 200, 2))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ragged_samples_are_named(loader, workers):
+    batches = loader(Made(4, ragged), batch_size=4, workers=workers)
+    with pytest.raises(ValueError, match=r"\['image'\].*\(3, 5\).*\(3, 4\)"):
+        next(iter(batches))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ragged_samples_come_as_lists_when_asked_for(loader, workers):
+    (batch,) = loader(Made(4, ragged), batch_size=4, workers=workers, collate="list")
+    assert [array.shape for array in batch["image"]] == [(3, 4), (3, 5), (3, 6), (3, 7)]
+
+
+def changing(index):
+    return np.zeros((3, 2 + index // 4))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_shape_may_differ_from_batch_to_batch(loader, workers):
+    batches = loader(Made(40, changing), batch_size=4, workers=workers)
+    assert [batch.shape for batch in batches] == [(4, 3, 2 + n) for n in range(10)]
+
+
+def padded(samples):
+    width = max(sample["image"].shape[1] for sample in samples)
+    return {"image": np.zeros((len(samples), 3, width)), "widths": [width], "text": "x" * width}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_collate_function_may_return_anything(loader, workers):
+    for batch in loader(Made(40, ragged), batch_size=4, workers=workers, collate=padded):
+        assert batch["image"].shape == (4, 3, batch["widths"][0])
+        assert batch["text"] == "x" * batch["widths"][0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_may_read_a_batch_at_once(loader, workers):
+    batches = list(loader(AtOnce(10), batch_size=4, workers=workers))
+    assert [batch["many"].tolist() for batch in batches] == [[4] * 4, [4] * 4, [2] * 2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_may_write_into_the_rows(loader, workers):
+    batches = loader(Into(101), batch_size=8, workers=workers)
+    assert numbers(batches) == list(range(101))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_has_no_rows_comes_as_samples_do(loader, workers):
+    batches = list(loader(IntoNamed(20), batch_size=8, workers=workers))
+    assert numbers(batches) == list(range(20))
+    assert [name for batch in batches for name in batch["name"]] == [f"n{k}" for k in range(20)]
+
+
+def test_rows_that_a_dataset_keeps_are_an_error_and_the_loader_goes_on(loader):
+    batches = iter(loader(Keeping(40), batch_size=8, workers=1))
+    assert numbers([next(batches)]) == list(range(8))
+    with pytest.raises(ValueError, match="keeps views"):
+        next(batches)
+    assert numbers(batches) == list(range(16, 40))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_without_a_batch_size_samples_come_as_they_are(loader, workers):
+    samples = list(loader(Made(9, everything), batch_size=None, workers=workers))
+    assert [sample["point"].y for sample in samples] == list(range(9))
+    assert type(samples[3]["item"]) is Item
+    assert samples[3]["object"] == {1, 2, 3}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_scalars_and_empty_arrays_keep_their_shapes(loader, workers):
+    (batch,) = loader(Made(4, scalars), batch_size=4, workers=workers)
+    assert batch[0].shape == (4,)
+    assert batch[0].dtype == "f4"
+    assert (batch[0] == 3.5).all()
+    assert batch[1].shape == (4, 5, 0)
+
+
+def scalars(_):
+    return np.array(3.5, "f4"), np.zeros((5, 0))
+
+
+def test_unordered_batches_are_all_there(loader):
+    batches = loader(Numbers(400), batch_size=4, workers=2, ordered=False)
+    for _ in range(3):
+        assert sorted(numbers(batches)) == list(range(400))
+
+
+def test_a_slow_sample_holds_only_its_own_batch_back_if_unordered(loader):
+    from datasets import Slow
+
+    batches = loader(Slow(40, 0.5, slow=[0]), batch_size=4, workers=2, ordered=False)
+    firsts = [int(batch["number"][0]) for batch in batches]
+    assert sorted(firsts) == list(range(0, 40, 4))
+    assert firsts[0] != 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_drop_last(loader, workers):
+    batches = loader(Numbers(10), batch_size=4, workers=workers, drop_last=True)
+    assert len(batches) == 2
+    assert numbers(batches) == list(range(8))
+
+
+def test_arguments_that_cannot_be_are_refused():
+    data = Numbers(4)
+    with pytest.raises(ValueError, match="shuffle"):
+        rw.Loader(data, shuffle=True, sampler=[1])
+    with pytest.raises(ValueError, match="batch_sampler"):
+        rw.Loader(data, batch_sampler=[[1]], drop_last=True)
+    with pytest.raises(TypeError, match="__getitem__"):
+        rw.Loader(5)
+    with pytest.raises(ValueError, match="start_method"):
+        rw.Loader(data, start_method="thread")
+    with pytest.raises(ValueError, match="workers"):
+        rw.Loader(data, workers=-1)
+    with pytest.raises(TypeError, match="batch_size"):
+        rw.Loader(data, batch_size="8")

@@ -1,0 +1,151 @@
+"""A loader's life: what it holds, what it plans ahead, who may use it."""
+
+import gc
+import os
+import signal
+import threading
+import time
+
+import pytest
+from datasets import Epochs, Made, Numbers, Pid, Slow
+
+import ropeway as rw
+
+
+def numbers(batches):
+    return [n for batch in batches for n in batch["number"].tolist()]
+
+
+def test_a_closed_loader_leaves_no_shared_memory(method):
+    gc.collect()
+    before = rw._core.arena_snapshot()["arrays"]
+    loader = rw.Loader(Numbers(20), 4, 2, start_method=method)
+    assert numbers(loader) == list(range(20))
+    loader.close()
+    del loader
+    gc.collect()
+    assert rw._core.arena_snapshot()["arrays"] == before
+
+
+def test_a_closed_loader_can_be_used_again(loader):
+    batches = loader(Epochs(20), 20, 2)
+    (first,) = batches
+    batches.close()
+    (second,) = batches
+    assert (first[0][0], second[0][0]) == (0, 1)
+
+
+def test_the_next_epoch_is_planned_ahead_once_one_was_read_to_its_end(loader):
+    batches = loader(Epochs(40), 10, 2)
+    assert len(list(batches)) == 4
+    assert batches._primed is None
+    iterator = iter(batches)
+    rows = [next(iterator) for _ in range(4)]
+    assert batches._primed is not None
+    state = batches.state_dict()
+    assert (state["epoch"], state["position"]["batch"]) == (1, 4)  # what is ahead isn't taken
+    assert next(iterator, None) is None
+    rows += list(batches)
+    assert [int(batch[0][0]) for batch in rows] == [1] * 4 + [2] * 4
+    assert [int(batch[1][0]) for batch in rows] == [0, 10, 20, 30] * 2
+    list(batches)
+    batches.set_epoch(0)  # not what was planned
+    assert {int(batch[0][0]) for batch in batches} == {0}
+
+
+def test_dropping_a_loader_that_has_planned_ahead_ends_it(eventually):
+    batches = rw.Loader(Pid(40), 10, 2)
+    pids = {int(pid) for _ in range(3) for batch in batches for pid in batch}
+    del batches
+    gc.collect()
+    assert eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_interrupted_wait_loses_nothing(loader, workers):
+    iterator = iter(loader(Slow(400, 0.002), 4, workers))
+    got, interrupts = [], 0
+    timer = threading.Event()
+    main = threading.get_native_id()
+
+    def interrupt():
+        for _ in range(20):
+            time.sleep(0.03)
+            if timer.is_set():
+                return
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    while True:
+        try:
+            got += numbers([next(iterator)])
+        except KeyboardInterrupt:
+            interrupts += 1
+        except StopIteration:
+            break
+    timer.set()
+    while thread.is_alive():
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert main == os.getpid()
+    assert interrupts
+    assert sorted(set(got)) == got
+    missing = set(range(400)) - set(got)
+    assert len(missing) <= 4 * interrupts  # lost between this function and the loader, not in it
+
+
+def test_a_lambda_needs_cloudpickle(loader, monkeypatch):
+    pytest.importorskip("cloudpickle")
+    scale = 3
+    batches = loader(Numbers(8), 4, 2, collate=lambda samples: len(samples) * scale)
+    assert list(batches) == [12, 12]
+    monkeypatch.setitem(__import__("sys").modules, "cloudpickle", None)
+    with pytest.raises(TypeError, match="cloudpickle"):
+        iter(loader(Numbers(8), 4, 2, collate=lambda samples: samples))
+
+
+def test_a_class_of_a_function_comes_back_as_itself(loader):
+    pytest.importorskip("cloudpickle")
+
+    class Local(dict):
+        pass
+
+    (batch,) = loader(Made(4, lambda index: Local(a=index)), 4, 1)
+    assert type(batch) is Local
+    assert batch["a"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_loader_works_in_a_thread(loader):
+    sums = []
+
+    def run():
+        with rw.Loader(Numbers(40), 4, 2) as batches:
+            sums.append(sum(numbers(batches)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    assert sums == [780]
+
+
+def test_workers_have_the_environment_and_the_folder_of_now(loader, tmp_path, monkeypatch):
+    held = loader(Numbers(4), 4, 1)  # the zygote runs from here on
+    next(iter(held))
+    monkeypatch.setenv("ROPEWAY_TEST", "now")
+    monkeypatch.chdir(tmp_path)
+    (batch,) = loader(Made(1, where), 1, 1)
+    assert batch == {"folder": [str(tmp_path)], "variable": ["now"]}
+
+
+def where(_):
+    return {"folder": os.getcwd(), "variable": os.environ.get("ROPEWAY_TEST")}
+
+
+def test_the_process_that_forks_workers_has_one_thread(loader):
+    batches = loader(Numbers(8), 4, 2)
+    list(batches)
+    (pid,) = {hand._zygote._process.pid for hand in batches._engine.crew._hands.values()}
+    assert len(os.listdir(f"/proc/{pid}/task")) == 1

@@ -27,6 +27,7 @@ test: test-rust test-loom test-shuttle test-python  ## run all tests
 
 test-rust: tools  ## ... those of the Rust crates
 	cargo test $(CRATES)
+	cargo test -p ropeway --features crash-points --test crash
 
 test-loom: tools  ## ... the models, in every interleaving within a bound
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target-loom cargo test -p ropeway --release --test loom

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ropeway_sys::liveness::Alive;
 use ropeway_sys::memfd::Memfd;
 use ropeway_sys::names::{self, Name};
-use ropeway_sys::{fork, limits, process};
+use ropeway_sys::{fork, process};
 
 use crate::board::{Board, Phase, Store, Taken, Tenancy};
 use crate::config::{Config, Options, hex};
@@ -153,7 +153,6 @@ impl Attachment {
     ) -> Attachment {
         let longest = match std::env::var("ROPEWAY_SPIN").ok().and_then(|us| us.parse().ok()) {
             Some(us) => Duration::from_micros(us),
-            None if limits::cpus() < 2 => Duration::ZERO,
             None => Duration::from_micros(100),
         };
         let spins = board.0.config.stages.iter().map(|_| Spin::new(longest)).collect();

@@ -377,8 +377,8 @@ impl Pool {
     pub fn settle(&self, survivor: &Member) {
         survivor.sweep();
         for (index, lock) in self.heap().locks.iter().enumerate() {
-            let dead = self.board.tenancy(index).is_live() && lock.load(Ordering::Acquire) == 0;
-            assert!(!dead, "the entry of the dead member {index} wasn't freed");
+            let (lives, is_live) = (lock.load(Ordering::Acquire) == 1, self.board.tenancy(index).is_live());
+            assert_eq!(is_live, lives, "member {index}: whether it has its entry, and whether it lives");
         }
         for index in 0..self.board.0.slots() {
             let word = self.board.0.slot(index).load();

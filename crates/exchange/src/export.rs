@@ -1,0 +1,102 @@
+#![allow(unsafe_code)]
+//! Tensors that are given out: each holds its owner until the other side calls the deleter.
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+
+use crate::abi::{CPU, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION};
+use crate::layout::normal;
+use crate::{Owner, Result, refuse};
+
+/// Our device, as `__dlpack_device__` says it.
+pub const DEVICE: DLDevice = DLDevice { kind: CPU, id: 0 };
+
+/// Memory to give out, in the words of DLPack.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    /// The first element.
+    pub data: *mut u8,
+    /// Type of the elements.
+    pub dtype: DLDataType,
+    /// Elements along each axis.
+    pub shape: &'a [i64],
+    /// Elements from one to the next along each axis.
+    pub strides: &'a [i64],
+}
+
+/// What DLPack points to, and what keeps the memory; `managed` is at its start.
+#[repr(C)]
+struct Exported<M, O> {
+    managed: M,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    owner: O,
+}
+
+/// Gives out a tensor in the form that says its version and flags.
+///
+/// Whoever gets it must see that its deleter is called, once.
+pub fn versioned<O: Owner>(tensor: &Tensor<'_>, flags: u64, owner: O) -> NonNull<DLManagedTensorVersioned> {
+    unsafe extern "C" fn delete<O>(managed: *mut DLManagedTensorVersioned) {
+        // SAFETY: `versioned` has leaked this very box, and the deleter is called once.
+        drop(unsafe { Box::from_raw(managed.cast::<Exported<DLManagedTensorVersioned, O>>()) });
+    }
+    leak(tensor, owner, |tensor| DLManagedTensorVersioned {
+        version: VERSION,
+        context: ptr::null_mut(),
+        deleter: Some(delete::<O>),
+        flags,
+        tensor,
+    })
+}
+
+/// Gives out a tensor in the old form, which can't say that it may only be read.
+///
+/// Whoever gets it must see that its deleter is called, once.
+///
+/// # Errors
+///
+/// For negative strides: old consumers end the process on them.
+pub fn unversioned<O: Owner>(tensor: &Tensor<'_>, owner: O) -> Result<NonNull<DLManagedTensor>> {
+    unsafe extern "C" fn delete<O>(managed: *mut DLManagedTensor) {
+        // SAFETY: `unversioned` has leaked this very box, and the deleter is called once.
+        drop(unsafe { Box::from_raw(managed.cast::<Exported<DLManagedTensor, O>>()) });
+    }
+    if tensor.strides.iter().any(|&stride| stride < 0) {
+        return refuse(format!(
+            "an old consumer (one that asks without max_version) can't take negative strides, found {:?}: \
+             give it a copy",
+            tensor.strides
+        ));
+    }
+    Ok(leak(tensor, owner, |tensor| DLManagedTensor {
+        tensor,
+        context: ptr::null_mut(),
+        deleter: Some(delete::<O>),
+    }))
+}
+
+fn leak<M, O>(tensor: &Tensor<'_>, owner: O, manage: impl FnOnce(DLTensor) -> M) -> NonNull<M> {
+    let mut shape = tensor.shape.to_vec();
+    let mut strides = normal(tensor.shape, tensor.strides);
+    let none = tensor.shape.is_empty();
+    let described = DLTensor {
+        data: if tensor.shape.contains(&0) { ptr::null_mut() } else { tensor.data.cast::<c_void>() },
+        device: DEVICE,
+        ndim: tensor.shape.len() as i32,
+        dtype: tensor.dtype,
+        shape: if none { ptr::null_mut() } else { shape.as_mut_ptr() },
+        strides: if none { ptr::null_mut() } else { strides.as_mut_ptr() },
+        byte_offset: 0,
+    };
+    let exported = Box::new(Exported { managed: manage(described), shape, strides, owner });
+    // `managed` is the first field of a C structure, so its address is that of the whole.
+    NonNull::from(Box::leak(exported)).cast()
+}
+
+/// Zeroed memory for `bytes` bytes that is aligned to 64 bytes, and where in it they start.
+pub fn heap(bytes: usize) -> (Vec<u64>, usize) {
+    let memory = vec![0u64; bytes.div_ceil(8) + 8];
+    let start = memory.as_ptr().addr();
+    (memory, start.next_multiple_of(64) - start)
+}

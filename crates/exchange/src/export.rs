@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
 use crate::abi::{CPU, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION};
-use crate::layout::normal;
+use crate::layout::{compact, normal};
 use crate::{Owner, Result, refuse};
 
 /// Our device, as `__dlpack_device__` says it.
@@ -99,4 +99,37 @@ pub fn heap(bytes: usize) -> (Vec<u64>, usize) {
     let memory = vec![0u64; bytes.div_ceil(8) + 8];
     let start = memory.as_ptr().addr();
     (memory, start.next_multiple_of(64) - start)
+}
+
+/// A copy of a tensor's elements in C order: memory, where in it they start, and their strides.
+///
+/// The caller keeps the tensor's memory in place meanwhile.
+pub fn copy_of(tensor: &Tensor<'_>) -> (Vec<u64>, usize, Vec<i64>) {
+    let item = crate::dtype::itemsize(tensor.dtype);
+    let count = tensor.shape.iter().product::<i64>() as usize;
+    let (mut memory, start) = heap(count * item);
+    let mut target = memory.as_mut_ptr().cast::<u8>().wrapping_add(start);
+    if count > 0 {
+        gather(tensor.data, item, tensor.shape, tensor.strides, &mut target);
+    }
+    (memory, start, compact(tensor.shape))
+}
+
+/// Copies elements one after the other to `target`, and moves it behind them.
+fn gather(source: *const u8, item: usize, shape: &[i64], strides: &[i64], target: &mut *mut u8) {
+    let run = if normal(shape, strides) == compact(shape) {
+        shape.iter().product::<i64>() as usize * item
+    } else {
+        0
+    };
+    if run > 0 {
+        // SAFETY: the caller of `copy_of` keeps these elements, and `heap` has made room for them.
+        unsafe { std::ptr::copy_nonoverlapping(source, *target, run) };
+        *target = target.wrapping_add(run);
+        return;
+    }
+    for i in 0..shape[0] {
+        let from = source.wrapping_offset((i * strides[0] * item as i64) as isize);
+        gather(from, item, &shape[1..], &strides[1..], target);
+    }
 }

@@ -2,8 +2,11 @@
 #![allow(missing_docs)] // the classes are documented where Python shows them
 
 mod block;
+mod capsule;
 mod errors;
+mod exchange;
 mod export;
+mod foreign;
 mod lease;
 mod pool;
 mod status;
@@ -24,6 +27,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lease::PyWriteLease>()?;
     module.add_class::<lease::PyReadLease>()?;
     module.add_class::<export::PyExport>()?;
+    module.add_class::<exchange::PyExchange>()?;
+    module.add_class::<foreign::PyForeign>()?;
+    module.add_function(wrap_pyfunction!(foreign::import_dlpack, module)?)?;
+    module.add_function(wrap_pyfunction!(foreign::import_arrow, module)?)?;
+    module.add_function(wrap_pyfunction!(capsule::check_device, module)?)?;
     module.add_class::<block::PyBlock>()?;
     module.add_function(wrap_pyfunction!(block::session, module)?)?;
     module.add_function(wrap_pyfunction!(block::allocate, module)?)?;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
 use crate::abi::{CPU, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor, VERSION};
-use crate::layout::{compact, normal};
+use crate::layout::{Axes, compact, normalize};
 use crate::{Owner, Result, refuse};
 
 /// Our device, as `__dlpack_device__` says it.
@@ -28,8 +28,8 @@ pub struct Tensor<'a> {
 #[repr(C)]
 struct Exported<M, O> {
     managed: M,
-    shape: Vec<i64>,
-    strides: Vec<i64>,
+    shape: Axes,
+    strides: Axes,
     owner: O,
 }
 
@@ -76,22 +76,43 @@ pub fn unversioned<O: Owner>(tensor: &Tensor<'_>, owner: O) -> Result<NonNull<DL
     }))
 }
 
-fn leak<M, O>(tensor: &Tensor<'_>, owner: O, manage: impl FnOnce(DLTensor) -> M) -> NonNull<M> {
-    let mut shape = tensor.shape.to_vec();
-    let mut strides = normal(tensor.shape, tensor.strides);
-    let none = tensor.shape.is_empty();
+fn leak<M: Managed, O>(tensor: &Tensor<'_>, owner: O, manage: impl FnOnce(DLTensor) -> M) -> NonNull<M> {
     let described = DLTensor {
         data: if tensor.shape.contains(&0) { ptr::null_mut() } else { tensor.data.cast::<c_void>() },
         device: DEVICE,
         ndim: tensor.shape.len() as i32,
         dtype: tensor.dtype,
-        shape: if none { ptr::null_mut() } else { shape.as_mut_ptr() },
-        strides: if none { ptr::null_mut() } else { strides.as_mut_ptr() },
+        shape: ptr::null_mut(),
+        strides: ptr::null_mut(),
         byte_offset: 0,
     };
-    let exported = Box::new(Exported { managed: manage(described), shape, strides, owner });
+    let (shape, strides) = (tensor.shape.iter().copied().collect(), tensor.strides.iter().copied().collect());
+    let exported = Box::leak(Box::new(Exported { managed: manage(described), shape, strides, owner }));
+    normalize(&exported.shape, &mut exported.strides);
+    if !tensor.shape.is_empty() {
+        let (shape, strides) = (exported.shape.as_mut_ptr(), exported.strides.as_mut_ptr());
+        let tensor = exported.managed.tensor();
+        (tensor.shape, tensor.strides) = (shape, strides);
+    }
     // `managed` is the first field of a C structure, so its address is that of the whole.
-    NonNull::from(Box::leak(exported)).cast()
+    NonNull::from(exported).cast()
+}
+
+/// A structure with a tensor in it.
+trait Managed {
+    fn tensor(&mut self) -> &mut DLTensor;
+}
+
+impl Managed for DLManagedTensorVersioned {
+    fn tensor(&mut self) -> &mut DLTensor {
+        &mut self.tensor
+    }
+}
+
+impl Managed for DLManagedTensor {
+    fn tensor(&mut self) -> &mut DLTensor {
+        &mut self.tensor
+    }
 }
 
 /// Zeroed memory for `bytes` bytes that is aligned to 64 bytes, and where in it they start.
@@ -117,12 +138,10 @@ pub fn copy_of(tensor: &Tensor<'_>) -> (Vec<u64>, usize, Vec<i64>) {
 
 /// Copies elements one after the other to `target`, and moves it behind them.
 fn gather(source: *const u8, item: usize, shape: &[i64], strides: &[i64], target: &mut *mut u8) {
-    let run = if normal(shape, strides) == compact(shape) {
-        shape.iter().product::<i64>() as usize * item
-    } else {
-        0
-    };
-    if run > 0 {
+    let mut steps = strides.to_vec();
+    normalize(shape, &mut steps);
+    if steps == compact(shape) {
+        let run = shape.iter().product::<i64>() as usize * item;
         // SAFETY: the caller of `copy_of` keeps these elements, and `heap` has made room for them.
         unsafe { std::ptr::copy_nonoverlapping(source, *target, run) };
         *target = target.wrapping_add(run);

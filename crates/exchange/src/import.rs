@@ -123,7 +123,7 @@ pub fn check_device(device: DLDevice) -> Result<()> {
         18 => "Trainium",
         _ => "unknown to ropeway",
     };
-    refuse(format!("it is on device ({}, {}), {name}: copy it to the CPU first", device.kind, device.id))
+    refuse(format!("it is on device ({}, {}) ({name}): copy it to the CPU first", device.kind, device.id))
 }
 
 /// # Safety

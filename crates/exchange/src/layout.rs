@@ -1,5 +1,7 @@
 //! Where the elements of an array lie, checked once.
 
+use std::ops::{Deref, DerefMut};
+
 use crate::{Result, refuse};
 
 /// The most axes that an array may have.
@@ -39,7 +41,7 @@ impl Layout {
                 "its shape {shape:?} of {itemsize}-byte elements is more than there can be"
             ));
         }
-        let strides = strides.map_or_else(|| compact(shape), <[i64]>::to_vec);
+        let mut strides = strides.map_or_else(|| compact(shape), <[i64]>::to_vec);
         if shape.contains(&0) {
             return Ok(Layout { shape: shape.to_vec(), strides: compact(shape), before: 0, span: 0 });
         }
@@ -48,7 +50,7 @@ impl Layout {
                 "its strides {strides:?} over shape {shape:?} reach further than memory does"
             ));
         };
-        let strides = normal(shape, &strides);
+        normalize(shape, &mut strides);
         Ok(Layout { shape: shape.to_vec(), strides, before: low as usize, span: (low + high) as usize })
     }
 
@@ -91,15 +93,73 @@ pub(crate) fn compact(shape: &[i64]) -> Vec<i64> {
     strides
 }
 
-/// The same strides, but those of axes of length 1 as they would be in C order.
-pub(crate) fn normal(shape: &[i64], strides: &[i64]) -> Vec<i64> {
-    let mut normal = strides.to_vec();
+/// Gives axes of length 1 the strides that they would have in C order.
+pub(crate) fn normalize(shape: &[i64], strides: &mut [i64]) {
     let mut step = 1i64;
-    for (axis, &n) in shape.iter().enumerate().rev() {
+    for (&n, stride) in shape.iter().zip(strides).rev() {
         if n == 1 {
-            normal[axis] = step;
+            *stride = step;
         }
-        step = normal[axis].saturating_mul(n);
+        step = stride.saturating_mul(n);
     }
-    normal
+}
+
+/// Axes that are kept without asking for memory.
+const FEW: usize = 8;
+
+/// A number for each axis. It doesn't move while it isn't changed or moved itself.
+#[derive(Clone, Debug)]
+pub struct Axes {
+    len: usize,
+    few: [i64; FEW],
+    many: Vec<i64>,
+}
+
+impl FromIterator<i64> for Axes {
+    fn from_iter<I: IntoIterator<Item = i64>>(numbers: I) -> Axes {
+        let mut axes = Axes { len: 0, few: [0; FEW], many: Vec::new() };
+        for number in numbers {
+            if axes.len < FEW {
+                axes.few[axes.len] = number;
+            } else {
+                if axes.len == FEW {
+                    axes.many = axes.few.to_vec();
+                }
+                axes.many.push(number);
+            }
+            axes.len += 1;
+        }
+        axes
+    }
+}
+
+impl Deref for Axes {
+    type Target = [i64];
+
+    fn deref(&self) -> &[i64] {
+        if self.len > FEW { &self.many } else { &self.few[..self.len] }
+    }
+}
+
+impl DerefMut for Axes {
+    fn deref_mut(&mut self) -> &mut [i64] {
+        if self.len > FEW { &mut self.many } else { &mut self.few[..self.len] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_are_numbers_in_order_however_many() {
+        for n in [0, 1, 7, 8, 9, 64] {
+            let mut axes: Axes = (0..n).collect();
+            assert_eq!(*axes, (0..n).collect::<Vec<_>>());
+            if let Some(last) = axes.last_mut() {
+                *last = -1;
+                assert_eq!(axes.iter().filter(|&&n| n == -1).count(), 1);
+            }
+        }
+    }
 }

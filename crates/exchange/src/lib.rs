@@ -9,6 +9,8 @@
 //! - [`import`]: tensors of others, checked before anything of theirs is used
 //! - [`arrow`]: arrays by the Arrow C data interface, both ways
 
+#![deny(unsafe_code)]
+
 pub mod abi;
 pub mod arrow;
 pub mod dtype;
@@ -19,7 +21,7 @@ mod owner;
 
 pub use export::Tensor;
 pub use import::Foreign;
-pub use layout::{Layout, MAX_NDIM};
+pub use layout::{Axes, Layout, MAX_NDIM};
 pub use owner::Owner;
 
 /// Why an array can't be handed over, as a sentence.

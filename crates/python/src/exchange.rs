@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
@@ -13,7 +14,7 @@ use pyo3::types::{PyDict, PyMemoryView, PyTuple, PyType};
 use pyo3::{ffi, intern};
 use ropeway::{Block, Export, Kind, Ring};
 use ropeway_exchange::abi::{DLDataType, IS_COPIED, READ_ONLY};
-use ropeway_exchange::{Owner, Tensor, arrow, dtype, export};
+use ropeway_exchange::{Axes, Owner, Tensor, arrow, dtype, export};
 
 use crate::block::PyBlock;
 use crate::capsule::{give, refused};
@@ -61,7 +62,7 @@ impl Keeper {
         match self {
             Keeper::Slot(export) => format!(
                 "{}: take the slot with pool.take(private=True), whose arrays may be written and reach nobody, or \
-                 with pool.take(write=True), exclusively",
+                 with pool.take(write=True), exclusively; for a framework that never writes, rw.asarray(x, like=...) may do",
                 export.label()
             ),
             _ => "give it x.copy(), or set x.flags.writeable = True first".into(),
@@ -73,7 +74,7 @@ impl Keeper {
 struct Described {
     view: ffi::Py_buffer,
     /// In elements.
-    strides: Vec<i64>,
+    strides: Axes,
     dtype: DLDataType,
 }
 
@@ -89,7 +90,8 @@ impl Described {
             return Err(PyErr::fetch(array.py()));
         }
         // SAFETY: it was filled, and `Described` releases it.
-        let mut described = Described { view: unsafe { view.assume_init() }, strides: Vec::new(), dtype };
+        let mut described =
+            Described { view: unsafe { view.assume_init() }, strides: Axes::from_iter([]), dtype };
         let item = described.view.itemsize.max(1);
         let strides = described.numbers(described.view.strides);
         if let Some(odd) = strides.iter().find(|&&stride| stride % item as i64 != 0) {
@@ -135,18 +137,32 @@ unsafe impl Send for Described {}
 unsafe impl Sync for Described {}
 
 /// DLPack's code for an array's dtype, from a table of those seen.
+///
+/// The last few are found by address alone: `SEEN` keeps dtypes alive, so none is used again.
 fn code(array: &Bound<'_, PyAny>) -> PyResult<DLDataType> {
     static SEEN: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    static LAST: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
     let py = array.py();
-    let seen = SEEN.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
     let dtype = array.getattr(intern!(py, "dtype"))?;
+    let address = dtype.as_ptr().addr() as u64;
+    let last = &LAST[(address >> 4) as usize % LAST.len()];
+    let packed = last.load(Relaxed);
+    if packed >> 16 == address {
+        return Ok(unpack(packed));
+    }
+    let seen = SEEN.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
     if let Some(found) = seen.get_item(&dtype)? {
-        let packed: u16 = found.extract()?;
-        return Ok(DLDataType { code: packed as u8, bits: (packed >> 8) as u8, lanes: 1 });
+        return Ok(unpack(found.extract()?));
     }
     let found = dtype::code(&text(&dtype)?).map_err(refused)?;
-    seen.set_item(dtype, u16::from(found.bits) << 8 | u16::from(found.code))?;
+    let packed = u64::from(found.bits) << 8 | u64::from(found.code);
+    seen.set_item(&dtype, packed)?;
+    last.store(address << 16 | packed, Relaxed);
     Ok(found)
+}
+
+fn unpack(packed: u64) -> DLDataType {
+    DLDataType { code: packed as u8, bits: (packed >> 8) as u8, lanes: 1 }
 }
 
 /// The text of a dtype; BufferError for one that has none.
@@ -171,7 +187,7 @@ impl PyExchange {
     fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,
         stream: Option<&Bound<'py, PyAny>>,
-        max_version: Option<(u32, u32)>,
+        max_version: Option<&Bound<'py, PyTuple>>,
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -186,8 +202,11 @@ impl PyExchange {
                 "this array is in the CPU's memory, device (1, 0), and is exported there only; asked for {device:?}"
             )));
         }
+        let versioned = match max_version {
+            Some(version) => version.get_item(0)?.extract::<u32>()? >= 1,
+            None => false,
+        };
         let described = Described::new(array)?;
-        let versioned = max_version.is_some_and(|(major, _)| major >= 1);
         if copy == Some(true) {
             return copied(py, &described, versioned);
         }
@@ -271,6 +290,16 @@ impl PyExchange {
     }
 }
 
+/// An unversioned capsule even of an array that may only be read, for consumers that never write.
+#[pyfunction]
+pub fn constant_capsule<'py>(array: &Bound<'py, PyExchange>) -> PyResult<Bound<'py, PyAny>> {
+    let described = Described::new(array.as_any())?;
+    match Keeper::of(array.as_any(), Kind::Capsule)? {
+        Some(keeper) => give(array.py(), export::unversioned(&described.tensor(), keeper).map_err(refused)?),
+        None => export_by_numpy(array.as_any(), None),
+    }
+}
+
 /// A capsule over a fresh copy in C order.
 fn copied<'py>(py: Python<'py>, described: &Described, versioned: bool) -> PyResult<Bound<'py, PyAny>> {
     let (memory, start, strides) = py.detach(|| export::copy_of(&described.tensor()));
@@ -286,7 +315,7 @@ fn copied<'py>(py: Python<'py>, described: &Described, versioned: bool) -> PyRes
 /// NumPy's own export, for arrays that are of our type but not in our memory.
 fn export_by_numpy<'py>(
     array: &Bound<'py, PyAny>,
-    max_version: Option<(u32, u32)>,
+    max_version: Option<&Bound<'py, PyTuple>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     static EXPORT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = array.py();

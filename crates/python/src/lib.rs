@@ -28,6 +28,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lease::PyReadLease>()?;
     module.add_class::<export::PyExport>()?;
     module.add_class::<exchange::PyExchange>()?;
+    module.add_function(wrap_pyfunction!(exchange::constant_capsule, module)?)?;
     module.add_class::<foreign::PyForeign>()?;
     module.add_function(wrap_pyfunction!(foreign::import_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::import_arrow, module)?)?;

@@ -45,10 +45,10 @@ def test_jax_refuses_to_narrow():
 
 def test_a_slot_waits_for_jaxs_engine(eventually):
     """Early recycling gives 777 for 1: the queued operation reads what the next writer wrote."""
-    n = 600
+    n = 900
 
     def long(v):
-        for _ in range(12):
+        for _ in range(20):
             v = jax.numpy.dot(v, v) * 1e-3
         return v
 

@@ -17,7 +17,7 @@ PROGRAM = """
     def refused(work, *names):
         try:
             work()
-        except (BufferError, TypeError) as error:
+        except (BufferError, TypeError, ValueError) as error:
             assert any(name in str(error) for name in names), error
         else:
             raise AssertionError("no error")

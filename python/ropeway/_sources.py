@@ -62,6 +62,11 @@ def _by_dlpack(x: Any) -> AnyArray:
         capsule = x.__dlpack__(max_version=_VERSION)
     except TypeError:  # older than the argument
         capsule = x.__dlpack__()
+    return by_capsule(capsule)
+
+
+def by_capsule(capsule: Any) -> AnyArray:
+    """An array over what is in a DLPack capsule, to read."""
     return _over(_core.import_dlpack(capsule))
 
 

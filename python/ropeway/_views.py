@@ -23,6 +23,7 @@ class View(AnyArray, _core.Exchange):
     __array_wrap__ = _core.Exchange.__array_wrap__
     __dlpack__ = _core.Exchange.__dlpack__
     __dlpack_device__ = _core.Exchange.__dlpack_device__
+    __dlpack_c_exchange_api__ = _core.exchange_api()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickles the values, as an ordinary array."""

@@ -1,3 +1,4 @@
+#![allow(unsafe_code)]
 //! The structures of DLPack 1.3 and of the Arrow C data interface, as their headers lay them out.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -137,6 +138,9 @@ pub struct DLPackExchangeAPI {
     /// The stream on which the type's work runs.
     pub stream: Option<unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> c_int>,
 }
+
+// SAFETY: a table is never changed, and its functions may be called from any thread.
+unsafe impl Sync for DLPackExchangeAPI {}
 
 /// What an Arrow array consists of.
 #[repr(C)]

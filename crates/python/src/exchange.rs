@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyMemoryView, PyTuple, PyType};
 use pyo3::{ffi, intern};
 use ropeway::{Block, Export, Kind, Ring};
-use ropeway_exchange::abi::{DLDataType, IS_COPIED, READ_ONLY};
+use ropeway_exchange::abi::{DLDataType, DLManagedTensorVersioned, IS_COPIED, READ_ONLY};
 use ropeway_exchange::{Axes, Owner, Tensor, arrow, dtype, export};
 
 use crate::block::PyBlock;
@@ -90,8 +90,8 @@ impl Described {
             return Err(PyErr::fetch(array.py()));
         }
         // SAFETY: it was filled, and `Described` releases it.
-        let mut described =
-            Described { view: unsafe { view.assume_init() }, strides: Axes::from_iter([]), dtype };
+        let view = unsafe { view.assume_init() };
+        let mut described = Described { view, strides: Axes::from_iter([]), dtype };
         let item = described.view.itemsize.max(1);
         let strides = described.numbers(described.view.strides);
         if let Some(odd) = strides.iter().find(|&&stride| stride % item as i64 != 0) {
@@ -287,6 +287,21 @@ impl PyExchange {
         let (schema, data) =
             (NonNull::from(Box::leak(Box::new(schema))), NonNull::from(Box::leak(Box::new(data))));
         PyTuple::new(py, [give(py, schema), give(py, data)].into_iter().collect::<PyResult<Vec<_>>>()?)
+    }
+}
+
+/// A versioned tensor over an array's memory, for those who ask by C.
+pub fn exported(array: &Bound<'_, PyAny>) -> PyResult<NonNull<DLManagedTensorVersioned>> {
+    let described = Described::new(array)?;
+    let flags = if described.readonly() { READ_ONLY } else { 0 };
+    match Keeper::of(array, Kind::Capsule)? {
+        Some(keeper) => Ok(export::versioned(&described.tensor(), flags, keeper)),
+        None => {
+            let (memory, start, strides) = export::copy_of(&described.tensor());
+            let data = memory.as_ptr().cast_mut().cast::<u8>().wrapping_add(start);
+            let tensor = Tensor { data, strides: &strides, ..described.tensor() };
+            Ok(export::versioned(&tensor, IS_COPIED, Keeper::Copy(memory)))
+        }
     }
 }
 

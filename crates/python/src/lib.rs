@@ -10,6 +10,7 @@ mod foreign;
 mod lease;
 mod pool;
 mod status;
+mod table;
 mod wait;
 
 use pyo3::prelude::*;
@@ -29,6 +30,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<export::PyExport>()?;
     module.add_class::<exchange::PyExchange>()?;
     module.add_function(wrap_pyfunction!(exchange::constant_capsule, module)?)?;
+    module.add_function(wrap_pyfunction!(table::exchange_api, module)?)?;
     module.add_class::<foreign::PyForeign>()?;
     module.add_function(wrap_pyfunction!(foreign::import_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::import_arrow, module)?)?;

@@ -44,6 +44,11 @@ CODES = {
 }
 NEW = {"max_version": (1, 3)}
 
+KNOWS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+"""Whether NumPy asks for the form that can say read-only."""
+
+np.linalg.inv(np.eye(2))  # starts its threads
+
 
 def one():
     """A pool of one slot."""
@@ -129,7 +134,8 @@ def test_read_only_is_said_or_the_export_refused():
     assert Seen(array.__dlpack__(**NEW)).flags == READ_ONLY
     with pytest.raises(BufferError, match=r"private=True.*write=True"):
         array.__dlpack__()
-    assert not np.from_dlpack(array).flags.writeable
+    if KNOWS_VERSIONS:
+        assert not np.from_dlpack(array).flags.writeable
     shared = rw.zeros(3)
     shared.flags.writeable = False
     with pytest.raises(BufferError, match="copy"):
@@ -149,9 +155,7 @@ def test_a_copy_is_fresh_and_says_so():
         assert seen.flags == IS_COPIED
         assert seen.data != address(view)
         assert seen.data % 64 == 0
-        fresh = np.from_dlpack(Handed(capsule))
-        assert np.array_equal(fresh, view)
-        assert fresh.flags.writeable
+        assert np.array_equal(rw.share(Handed(capsule)), view)
     old = slot.array.__dlpack__(copy=True)
     assert Seen(old).name == "dltensor", "a copy may be written, so the old form can say it"
     del view
@@ -198,13 +202,14 @@ def test_strided_views_keep_their_strides():
     pool = one()
     with pool.acquire() as slot:
         slot.array[...] = np.arange(24).reshape(4, 6)
-        for view in (slot.array[::2], slot.array.T, slot.array[1:, 2:4], slot.array[:, ::-1]):
+        views = [slot.array[::2], slot.array.T, slot.array[1:, 2:4]]
+        for view in views + [slot.array[:, ::-1]] * KNOWS_VERSIONS:
             imported = np.from_dlpack(view)
             assert np.array_equal(imported, view)
             assert address(imported) == address(view)
         with pytest.raises(BufferError, match="negative"):
             slot.array[::-1].__dlpack__()
-        del view, imported
+        del views, view, imported
 
 
 def test_memory_is_aligned():
@@ -232,7 +237,7 @@ def test_a_slot_waits_for_the_capsule():
 
 def test_a_slot_waits_for_the_tensor_and_its_views():
     pool = one()
-    slot = taken(pool)
+    slot = taken(pool, private=True)
     tensor = np.from_dlpack(slot.array)
     part = tensor[1:2]
     with slot:
@@ -240,7 +245,7 @@ def test_a_slot_waits_for_the_tensor_and_its_views():
     gc.collect()
     assert not is_free(pool)
     assert (part == 1).all()
-    again = part.__dlpack__(**NEW)
+    again = part.__dlpack__(**NEW) if KNOWS_VERSIONS else part[:1]
     del part
     assert not is_free(pool)
     del again
@@ -293,7 +298,7 @@ def test_deleters_run_in_any_thread_without_the_interpreter():
 
 def test_threads_may_export_and_drop_at_once(eventually):
     pool = one()
-    slot = taken(pool)
+    slot = taken(pool, private=True)
     array, failures = slot.array, []
 
     def work(array):

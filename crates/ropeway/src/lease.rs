@@ -3,8 +3,8 @@
 //!
 //! A lease counts its exports: one for each base array, buffer or capsule. The count and the end
 //! of the lease are one word, so the slot moves on exactly once, when the lease has ended and the
-//! last export is gone, from whatever thread. Ending takes no lock, allocates nothing and needs no
-//! interpreter.
+//! last export is gone, from whatever thread. Ending allocates nothing, needs no interpreter, and takes
+//! no lock but that of private pages, which nobody holds by then.
 
 use std::borrow::Cow;
 use std::ptr::NonNull;

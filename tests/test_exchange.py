@@ -612,7 +612,9 @@ def test_linear_algebra_gives_ordinary_arrays(fresh):
         with rw.Pool(1, shape=(4, 4), dtype="f4").acquire() as slot:
             slot.array[...] = np.eye(4) * 2
             for result in (slot.array @ slot.array, np.linalg.inv(slot.array)):
-                assert type(result) is np.ndarray
+                assert not np.shares_memory(result, slot.array)
+                # The linear algebra of NumPy 1 knows of no way to say so.
+                assert type(result) is np.ndarray or np.__version__ < "2"
             assert (np.linalg.inv(slot.array) == np.eye(4) / 2).all()
     """)
 

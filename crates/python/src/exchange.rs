@@ -154,7 +154,8 @@ fn code(array: &Bound<'_, PyAny>) -> PyResult<DLDataType> {
     if let Some(found) = seen.get_item(&dtype)? {
         return Ok(unpack(found.extract()?));
     }
-    let found = dtype::code(&text(&dtype)?).map_err(refused)?;
+    let found = dtype::code(&text(&dtype)?)
+        .map_err(|why| PyBufferError::new_err(format!("{why}. This array has dtype {dtype}.")))?;
     let packed = u64::from(found.bits) << 8 | u64::from(found.code);
     seen.set_item(&dtype, packed)?;
     last.store(address << 16 | packed, Relaxed);

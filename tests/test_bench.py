@@ -78,6 +78,13 @@ def test_fresh_memory_faults_and_kept_memory_does_not():
     assert shares[fresh] > 0.9
 
 
+def test_every_way_of_giving_an_array_away_is_timed():
+    (trial,) = plan.Plan(("export",), seconds=1.0, quick=True).trials()
+    records = contest.run(trial)
+    assert [record["contestant"] for record in records] == list(trial.ways)
+    assert all(record["ns"] > 0 for record in records), records
+
+
 def test_every_trial_of_a_round_can_be_told_apart():
     trials = plan.Plan(plan.QUESTIONS, seconds=1.0).trials()
     assert len({trial.to_json() for trial in trials}) == len(trials)

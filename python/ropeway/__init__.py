@@ -18,10 +18,11 @@ from ropeway._errors import (
     Timeout,
     WorkerError,
 )
+from ropeway._like import asarray
 from ropeway._pool import Pool
 from ropeway._queue import Queue
 from ropeway._shared import SharedDict, SharedList
-from ropeway._status import LostSlot, MemberStatus, PoolStatus, SlotStatus
+from ropeway._status import ExportStatus, LostSlot, MemberStatus, PoolStatus, SlotStatus
 from ropeway.loader import Loader, LoaderStats, WorkerInfo, WorkerStats, worker_info
 
 __version__ = _core.__version__
@@ -29,6 +30,7 @@ __version__ = _core.__version__
 __all__ = [
     "Array",
     "Closed",
+    "ExportStatus",
     "Gone",
     "InUse",
     "Incompatible",
@@ -54,6 +56,7 @@ __all__ = [
     "WorkerStats",
     "WriteLease",
     "__version__",
+    "asarray",
     "empty",
     "share",
     "worker_info",

@@ -12,7 +12,9 @@ from ropeway._layout import ShapeLike
 __all__ = [
     "Block",
     "Core",
+    "Exchange",
     "Export",
+    "Foreign",
     "Pool",
     "ReadLease",
     "WriteLease",
@@ -20,8 +22,13 @@ __all__ = [
     "allocate",
     "arena_snapshot",
     "attach",
+    "check_device",
+    "constant_capsule",
     "create",
+    "exchange_api",
     "find",
+    "import_arrow",
+    "import_dlpack",
     "leave",
     "observe",
     "open_block",
@@ -75,6 +82,8 @@ class Pool:
         write: Literal[False] = False,
         timeout: float | None = None,
         number: int | None = None,
+        readonly: Literal["map"] | None = None,
+        private: bool = False,
     ) -> ReadLease: ...
     @overload
     def take(
@@ -84,6 +93,8 @@ class Pool:
         write: Literal[True],
         timeout: float | None = None,
         number: int | None = None,
+        readonly: Literal["map"] | None = None,
+        private: bool = False,
     ) -> WriteLease: ...
     @overload
     def take(
@@ -92,6 +103,8 @@ class Pool:
         write: bool = False,
         timeout: float | None = None,
         number: int | None = None,
+        readonly: Literal["map"] | None = None,
+        private: bool = False,
     ) -> ReadLease | WriteLease: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...
@@ -180,6 +193,36 @@ class Export:
     if sys.version_info >= (3, 12):
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
+class Exchange:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Literal[1], Literal[0]]: ...
+    def __array_wrap__(
+        self, array: Any, context: Any = None, return_scalar: bool | None = None
+    ) -> Any: ...
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
+
+@final
+class Foreign:
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def strides(self) -> tuple[int, ...]: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def rows(self) -> str | None: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
 @final
 class Block:
     @property
@@ -195,6 +238,11 @@ class Block:
     if sys.version_info >= (3, 12):
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
+def check_device(kind: int, id: int) -> None: ...
+def constant_capsule(array: Exchange) -> Any: ...
+def exchange_api() -> Any: ...
+def import_dlpack(capsule: Any) -> Foreign: ...
+def import_arrow(schema: Any, array: Any) -> Foreign: ...
 def session(inherited: str | None) -> str: ...
 def allocate(nbytes: int) -> Block: ...
 def open_block(handle: bytes) -> Block: ...

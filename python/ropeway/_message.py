@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ropeway import _core, _dtypes
-from ropeway._arrays import AnyArray, Array, shared_block
+from ropeway._arrays import Array, shared_block
 from ropeway._errors import Gone
 from ropeway._placement import Placement, views
+from ropeway._views import AnyArray, View
 
 _HEAD = struct.Struct("<I")  # bytes of the table of arrays that follows
 
@@ -102,7 +103,7 @@ class _Pickler(pickle.Pickler):
             if block is not None:
                 self._note(block)
                 return NotImplemented
-        elif type(obj) is not np.ndarray:
+        elif type(obj) is not np.ndarray and type(obj) is not View:
             return NotImplemented
         if not _travels(obj.dtype):
             return NotImplemented

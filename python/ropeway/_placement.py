@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ropeway import _dtypes
-from ropeway._arrays import AnyArray, address, copy_elements
+from ropeway._arrays import address, copy_elements
+from ropeway._views import AnyArray
 
 _ALIGNMENT = 64
 _EFFORT: Any = 10_000  # steps that NumPy may take to find out whether two arrays share an element

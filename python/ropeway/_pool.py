@@ -9,7 +9,7 @@ from typing import Any, Self, SupportsIndex
 
 import numpy.typing as npt
 
-from ropeway import _arrays, _core, _layout, _status
+from ropeway import _arrays, _core, _layout, _status, _views
 from ropeway._errors import Closed, Incompatible, NoSuch, PeerDied
 
 FieldLike = tuple[_layout.ShapeLike, npt.DTypeLike]
@@ -96,7 +96,7 @@ class Pool(_core.Pool):
                 return
             yield slot
 
-    def ring(self, field: str | None = None) -> _arrays.AnyArray:
+    def ring(self, field: str | None = None) -> _views.AnyArray:
         """The arrays of one field of all slots as one contiguous array, slots along axis 0.
 
         The field may be left out if there is only one. Whoever uses the ring must know which

@@ -6,6 +6,18 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class ExportStatus:
+    """What keeps a slot where it is, in this process: exports of one kind."""
+
+    kind: str
+    """"array", "DLPack capsule", "Arrow array" or "raw pointer"."""
+    count: int
+    """How many of them live."""
+    age_s: float
+    """For how many seconds there has been one without a break."""
+
+
+@dataclass(frozen=True, slots=True)
 class SlotStatus:
     """One slot."""
 
@@ -27,6 +39,8 @@ class SlotStatus:
     """How often it has moved."""
     committed: int
     """Bytes of memory that it has."""
+    exports: tuple[ExportStatus, ...] = ()
+    """What keeps it where it is, if this process holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +98,8 @@ class PoolStatus:
 def read(snapshot: Mapping[str, Any]) -> PoolStatus:
     """Makes a status of the native module's snapshot."""
     fields = dict(snapshot)
+    for slot in fields["slots"]:
+        slot["exports"] = tuple(ExportStatus(*export) for export in slot["exports"])
     for key, kind in (("slots", SlotStatus), ("members", MemberStatus), ("lost", LostSlot)):
         fields[key] = tuple(kind(**item) for item in fields[key])
     return PoolStatus(**fields)

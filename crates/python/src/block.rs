@@ -2,6 +2,7 @@
 //! Memory of ad-hoc arrays.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -13,7 +14,7 @@ use crate::wait::blocking;
 
 /// Memory of one array in an arena, as a writable buffer of bytes.
 #[pyclass(name = "Block", module = "ropeway._core", frozen)]
-pub struct PyBlock(Block);
+pub struct PyBlock(pub Arc<Block>);
 
 #[pymethods]
 impl PyBlock {
@@ -64,13 +65,13 @@ pub fn session(py: Python<'_>, inherited: Option<String>) -> PyResult<String> {
 /// Takes memory for an array.
 #[pyfunction]
 pub fn allocate(py: Python<'_>, nbytes: usize) -> PyResult<PyBlock> {
-    blocking(py, None, |wait| Block::allocate(nbytes, wait.pulse)).map(PyBlock)
+    blocking(py, None, |wait| Block::allocate(nbytes, wait.pulse)).map(|block| PyBlock(Arc::new(block)))
 }
 
 /// Opens a handle.
 #[pyfunction]
 pub fn open_block(py: Python<'_>, handle: &[u8]) -> PyResult<PyBlock> {
-    blocking(py, None, |_| Block::open(handle)).map(PyBlock)
+    blocking(py, None, |_| Block::open(handle)).map(|block| PyBlock(Arc::new(block)))
 }
 
 /// What this session's arena holds.

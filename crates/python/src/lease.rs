@@ -172,7 +172,9 @@ lease_methods!(PyWriteLease, "WriteLease", {
 
     /// Writes a value into an array and leaves no view behind.
     fn fill(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.__getitem__(py, name)?.set_item(py.Ellipsis(), value)
+        static SOURCE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let source = SOURCE.import(py, "ropeway._sources", "for_numpy")?.call1((value,))?;
+        self.__getitem__(py, name)?.set_item(py.Ellipsis(), source)
     }
 
     fn __setitem__(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -2,11 +2,15 @@
 #![allow(missing_docs)] // the classes are documented where Python shows them
 
 mod block;
+mod capsule;
 mod errors;
+mod exchange;
 mod export;
+mod foreign;
 mod lease;
 mod pool;
 mod status;
+mod table;
 mod wait;
 
 use pyo3::prelude::*;
@@ -24,6 +28,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lease::PyWriteLease>()?;
     module.add_class::<lease::PyReadLease>()?;
     module.add_class::<export::PyExport>()?;
+    module.add_class::<exchange::PyExchange>()?;
+    module.add_function(wrap_pyfunction!(exchange::constant_capsule, module)?)?;
+    module.add_function(wrap_pyfunction!(table::exchange_api, module)?)?;
+    module.add_class::<foreign::PyForeign>()?;
+    module.add_function(wrap_pyfunction!(foreign::import_dlpack, module)?)?;
+    module.add_function(wrap_pyfunction!(foreign::import_arrow, module)?)?;
+    module.add_function(wrap_pyfunction!(capsule::check_device, module)?)?;
     module.add_class::<block::PyBlock>()?;
     module.add_function(wrap_pyfunction!(block::session, module)?)?;
     module.add_function(wrap_pyfunction!(block::allocate, module)?)?;

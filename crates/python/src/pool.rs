@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
-use ropeway::{Field, Handle, Options, Phase, Pool};
+use ropeway::{Field, Handle, Options, Pages, Phase, Pool};
 
-use crate::errors::translate;
+use crate::errors::{raise, translate};
 use crate::export::{Memory, PyExport};
 use crate::lease::{PyReadLease, PyWriteLease};
 use crate::status;
@@ -146,7 +146,8 @@ impl PyPool {
     }
 
     /// Takes the slot that was published first.
-    #[pyo3(signature = (stage=None, write=false, timeout=None, number=None))]
+    #[expect(clippy::too_many_arguments, reason = "one Python method with keywords")]
+    #[pyo3(signature = (stage=None, write=false, timeout=None, number=None, readonly=None, private=false))]
     fn take<'py>(
         &self,
         py: Python<'py>,
@@ -154,10 +155,21 @@ impl PyPool {
         write: bool,
         timeout: Option<f64>,
         number: Option<u64>,
+        readonly: Option<&str>,
+        private: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let pages = pages(readonly, private)?;
         let last = self.0.stages().last().map(String::as_str).unwrap_or_default();
         let stage = stage.unwrap_or(last);
         if write || stage != last {
+            if pages != Pages::Shared {
+                return Err(raise(
+                    "Invalid",
+                    format!(
+                        "readonly and private are for reading at {last:?}; what is taken to write has its own pages"
+                    ),
+                ));
+            }
             let lease = match self.0.take_mut_now(stage, number).map_err(translate)? {
                 Some(lease) => lease,
                 None => {
@@ -166,9 +178,13 @@ impl PyPool {
             };
             return Ok(Bound::new(py, PyWriteLease(lease))?.into_any());
         }
-        let lease = match self.0.take_now(number).map_err(translate)? {
+        let now = match pages {
+            Pages::Shared => self.0.take_now(number).map_err(translate)?,
+            _ => None,
+        };
+        let lease = match now {
             Some(lease) => lease,
-            None => blocking(py, self::timeout(timeout)?, |wait| self.0.take_with(number, wait))?,
+            None => blocking(py, self::timeout(timeout)?, |wait| self.0.take_through(pages, number, wait))?,
         };
         Ok(Bound::new(py, PyReadLease(lease))?.into_any())
     }
@@ -221,5 +237,21 @@ impl PyPool {
     /// The numbers behind `status()`.
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         status::dict(py, &self.0.status())
+    }
+}
+
+/// Through which pages to read, as the arguments of `take` say it.
+fn pages(readonly: Option<&str>, private: bool) -> PyResult<Pages> {
+    match (readonly, private) {
+        (None, false) => Ok(Pages::Shared),
+        (Some("map"), false) => Ok(Pages::ReadOnly),
+        (None, true) => Ok(Pages::Private),
+        (Some("map"), true) => {
+            Err(raise("Invalid", "take either readonly=\"map\" or private=True, found both".into()))
+        }
+        (Some(other), _) => Err(raise(
+            "Invalid",
+            format!("readonly must be \"map\" or None (the flag alone), found {other:?}"),
+        )),
     }
 }

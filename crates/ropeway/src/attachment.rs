@@ -17,6 +17,7 @@ use ropeway_sys::{fork, process};
 use crate::board::{Board, Phase, Store, Taken, Tenancy};
 use crate::config::{Config, Options, hex};
 use crate::error::{Error, Result};
+use crate::exports::Exports;
 use crate::handle::{Handle, Route};
 use crate::layout::{ARENA_END, Control, POOL_END, creator_tag};
 use crate::member::{Membership, claim_entry, introduce, open_control, open_data, route_of};
@@ -43,6 +44,7 @@ pub(crate) struct Attachment {
     /// Deaths that this process has been told of.
     pub mourned: LocalU64,
     pub leaving: AtomicBool,
+    pub exports: Exports,
     swept_at: LocalU64,
     alive: Mutex<Option<Alive>>,
     _name: Option<Name>,
@@ -176,6 +178,7 @@ impl Attachment {
             taken,
             mourned: LocalU64::new(0),
             leaving: AtomicBool::new(false),
+            exports: Exports::new(),
             swept_at: LocalU64::new(0),
             alive: Mutex::new(Some(alive)),
             _name: name,

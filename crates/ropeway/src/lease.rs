@@ -3,25 +3,45 @@
 //!
 //! A lease counts its exports: one for each base array, buffer or capsule. The count and the end
 //! of the lease are one word, so the slot moves on exactly once, when the lease has ended and the
-//! last export is gone, from whatever thread. Ending takes no lock, allocates nothing and needs no
-//! interpreter.
+//! last export is gone, from whatever thread. Ending allocates nothing, needs no interpreter, and takes
+//! no lock but that of private pages, which nobody holds by then.
 
 use std::borrow::Cow;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32 as LocalU32, Ordering::*};
+use std::sync::atomic::{AtomicU64 as LocalU64, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use ropeway_sys::mapping::Mapping;
 
 use crate::attachment::Attachment;
 use crate::board::{Claim, Phase, Store};
 use crate::contents::Contents;
 use crate::error::{Error, Result};
+use crate::exports::Kind;
 use crate::field::{Element, Field};
-use crate::memory::{Asking, Span};
+use crate::memory::{Asking, Pages, Span};
 use crate::view::{View, ViewMut};
 use crate::word::{Move, State};
 
-/// Set in `uses` when the lease has ended; the other bits count exports.
-const ENDED: u32 = 1 << 31;
+/// Set in `uses` when the lease has ended; the other bits count exports, 15 for each kind.
+const ENDED: u64 = 1 << 63;
+const BITS: u32 = 15;
+const MOST: u64 = (1 << BITS) - 1;
+
+/// One export of that kind, in `uses`.
+fn one(kind: Kind) -> u64 {
+    1 << (kind as u32 * BITS)
+}
+
+/// How many exports of that kind `uses` counts.
+fn count(uses: u64, kind: Kind) -> u64 {
+    uses >> (kind as u32 * BITS) & MOST
+}
+
+/// How many exports `uses` counts.
+fn total(uses: u64) -> u64 {
+    Kind::ALL.into_iter().map(|kind| count(uses, kind)).sum()
+}
 
 /// Value of a record's `fills` when the slot has its memory and its huge pages.
 const SETTLED: u64 = 1;
@@ -30,13 +50,24 @@ const SETTLED: u64 = 1;
 pub(crate) struct Hold {
     pub at: Arc<Attachment>,
     pub claim: Claim,
-    uses: LocalU32,
+    uses: LocalU64,
     contents: Mutex<Contents>,
+    /// Through which pages exports look.
+    pages: Pages,
+    /// Stretches that are mapped for this lease alone: offset, map, address of the first byte.
+    private: Mutex<Vec<(u64, Mapping, usize)>>,
 }
 
 impl Hold {
     pub fn new(at: Arc<Attachment>, claim: Claim, contents: Contents) -> Arc<Hold> {
-        Arc::new(Hold { at, claim, uses: LocalU32::new(0), contents: Mutex::new(contents) })
+        Arc::new(Hold {
+            at,
+            claim,
+            uses: LocalU64::new(0),
+            contents: Mutex::new(contents),
+            pages: Pages::Shared,
+            private: Mutex::default(),
+        })
     }
 
     /// How messages call the held slot.
@@ -82,12 +113,14 @@ impl Hold {
             Ok(_) => Ok(()),
             Err(uses) if uses & ENDED != 0 => self.check_open(),
             Err(uses) => Err(Error::InUse(format!(
-                "{}: {uses} {} of its arrays {} (a view counts with its base), so it can't be {verb}; \
+                "{}: {} {} of its arrays {} ({}; a view counts with its base), so it can't be {verb}; \
                  drop {} first, e.g. `del`, or write by `slot[name][...] = value`",
                 self.label(),
-                if uses == 1 { "view" } else { "views" },
-                if uses == 1 { "lives" } else { "live" },
-                if uses == 1 { "it" } else { "them" },
+                total(uses),
+                if total(uses) == 1 { "view" } else { "views" },
+                if total(uses) == 1 { "lives" } else { "live" },
+                kinds(uses),
+                if total(uses) == 1 { "it" } else { "them" },
             ))),
         }
     }
@@ -105,9 +138,47 @@ impl Hold {
         }
     }
 
-    fn drop_export(&self) {
-        if self.uses.fetch_sub(1, AcqRel) == ENDED + 1 {
+    fn drop_export(&self, kind: Kind) {
+        self.at.exports.end(self.claim.index, kind);
+        if self.uses.fetch_sub(one(kind), AcqRel) == ENDED + one(kind) {
             self.give_back();
+        }
+    }
+
+    /// Counts one more export, unless the lease has ended and none lives.
+    fn count_export(&self, kind: Kind, ended_too: bool) -> Result<()> {
+        let allowed = |uses: u64| uses & ENDED == 0 || ended_too && total(uses) > 0;
+        let add = |uses| (allowed(uses) && count(uses, kind) < MOST).then(|| uses + one(kind));
+        match self.uses.fetch_update(AcqRel, Acquire, add) {
+            Ok(_) => self.at.exports.begin(self.claim.index, kind),
+            Err(uses) if allowed(uses) => {
+                return Err(Error::InUse(format!(
+                    "{}: {MOST} of its {}s live already",
+                    self.label(),
+                    kind.name()
+                )));
+            }
+            Err(_) => return Err(self.ended()),
+        }
+        Ok(())
+    }
+
+    /// Where exports see a stretch of the slot.
+    fn address(&self, offset: u64, len: u64) -> Result<*mut u8> {
+        let memory = &self.at.memory;
+        match self.pages {
+            Pages::ReadOnly => Ok(memory.at_read_only(offset)),
+            Pages::Private if len > 0 => {
+                let mut maps = self.private.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some((.., start)) = maps.iter().find(|(at, ..)| *at == offset) {
+                    return Ok(std::ptr::with_exposed_provenance_mut(*start));
+                }
+                let span = Span { offset, len };
+                let (map, start) = memory.private(&self.at.board.0, span, self.at.me, &self.label())?;
+                maps.push((offset, map, start.expose_provenance()));
+                Ok(start)
+            }
+            _ => Ok(memory.at(offset)),
         }
     }
 
@@ -115,15 +186,30 @@ impl Hold {
         if !self.at.is_mine() {
             return;
         }
+        if self.pages == Pages::Private {
+            // Nobody looks at them any more, and the lease may be kept as an object for long.
+            self.private.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
         let (me, stage) = (self.at.me, self.claim.word.stage());
         let middle = stage != 0 && stage != self.at.config().rules.last;
         self.at.board.move_on(self.claim, if middle { Move::Abandon { me } } else { Move::Release { me } });
     }
 }
 
+/// Exports by kind, in words.
+fn kinds(uses: u64) -> String {
+    let lives = |kind| match count(uses, kind) {
+        0 => None,
+        1 => Some(format!("1 {}", kind.name())),
+        n => Some(format!("{n} {}s", kind.name())),
+    };
+    Kind::ALL.into_iter().filter_map(lives).collect::<Vec<_>>().join(", ")
+}
+
 /// A live view of a held slot: while it lives, the slot doesn't move on.
 pub struct Export {
     hold: Arc<Hold>,
+    kind: Kind,
     start: NonNull<u8>,
     len: usize,
     writable: bool,
@@ -139,14 +225,34 @@ impl Export {
     fn new(hold: &Arc<Hold>, offset: u64, len: u64) -> Result<Export> {
         hold.check_open()?;
         // Counting and ending are on the same word, so no export begins once the lease has ended.
-        let count = |uses| (uses & ENDED == 0).then_some(uses + 1);
-        hold.uses.fetch_update(AcqRel, Acquire, count).map_err(|_| hold.ended())?;
-        Ok(Export {
-            start: NonNull::new(hold.at.memory.at(offset)).expect("a mapping isn't at address 0"),
-            len: len as usize,
-            writable: hold.writes(),
+        hold.count_export(Kind::Array, false)?;
+        let mut export = Export {
             hold: hold.clone(),
-        })
+            kind: Kind::Array,
+            start: NonNull::dangling(),
+            len: len as usize,
+            writable: hold.writes() || hold.pages == Pages::Private,
+        };
+        export.start = NonNull::new(hold.address(offset, len)?).expect("a mapping isn't at address 0");
+        Ok(export)
+    }
+
+    /// The same memory once more, for somebody who lets go of it at another time. Works as long as
+    /// this export lives, even if the lease has ended.
+    pub fn again(&self, kind: Kind) -> Result<Export> {
+        self.hold.count_export(kind, true)?;
+        let Export { start, len, writable, .. } = *self;
+        Ok(Export { hold: self.hold.clone(), kind, start, len, writable })
+    }
+
+    /// How messages call the slot.
+    pub fn label(&self) -> String {
+        self.hold.label()
+    }
+
+    /// Whether what is written reaches nobody else.
+    pub fn is_private(&self) -> bool {
+        self.hold.pages == Pages::Private
     }
 
     /// The first byte.
@@ -172,7 +278,7 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        self.hold.drop_export();
+        self.hold.drop_export(self.kind);
     }
 }
 
@@ -212,7 +318,7 @@ macro_rules! lease {
 
             /// Live exports.
             pub fn exports(&self) -> usize {
-                (self.0.uses.load(Acquire) & !ENDED) as usize
+                total(self.0.uses.load(Acquire)) as usize
             }
 
             /// The arrays of the slot.
@@ -278,6 +384,14 @@ macro_rules! lease {
 /// The right to read a slot at the last stage. Dropping it gives the slot back.
 pub struct ReadLease(pub(crate) Arc<Hold>);
 lease!(ReadLease);
+
+impl ReadLease {
+    /// The same lease, whose exports look through pages of that kind.
+    pub(crate) fn through(mut self, pages: Pages) -> ReadLease {
+        Arc::get_mut(&mut self.0).expect("a lease that was just taken has no exports").pages = pages;
+        self
+    }
+}
 
 /// The right to read and write a slot. Dropping it without [`publish`](Self::publish) gives the
 /// slot back unused.

@@ -31,6 +31,8 @@ mod contents;
 #[cfg(not(any(loom, shuttle)))]
 mod error;
 #[cfg(not(any(loom, shuttle)))]
+mod exports;
+#[cfg(not(any(loom, shuttle)))]
 mod field;
 #[cfg(not(any(loom, shuttle)))]
 mod handle;
@@ -62,9 +64,11 @@ pub use {
     block::Block,
     config::{MAX_SLOTS, Options},
     error::{Error, Result},
+    exports::{ExportStatus, Kind},
     field::{ALIGNMENT, Element, Field},
     handle::Handle,
     lease::{Export, ReadLease, WriteLease},
+    memory::Pages,
     pool::{Pool, Ring, Wait},
     process::leave_all,
     session::{arena_status, join_session},

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::AtomicU64 as LocalU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ropeway_sys::fork::{self, Privatized};
 use ropeway_sys::mapping::{Access, Mapping};
@@ -51,6 +51,24 @@ pub(crate) struct Asking<'a> {
     pub pulse: &'a mut dyn FnMut() -> bool,
 }
 
+/// Through which pages a reader looks at a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// Those that the writer wrote. Only the flag of an array keeps readers from writing.
+    #[default]
+    Shared,
+    /// The same memory, where a write is a fault.
+    ReadOnly,
+    /// Private copies of what the reader writes to, gone with the lease. Nobody else sees them.
+    Private,
+}
+
+/// A map, and what becomes of it in a forked child.
+struct Map {
+    mapping: Mapping,
+    _private_in_child: Privatized,
+}
+
 /// Extents of the slots that this process has looked at, and all of them by offset.
 type Known = (HashMap<usize, Vec<Span>>, BTreeMap<u64, u64>);
 /// Keeps others from looking at extents.
@@ -62,11 +80,12 @@ pub(crate) struct Memory {
     len: u64,
     /// The whole segment, mapped as long as this process is in the pool; `None` for arenas, whose
     /// arrays keep a window themselves.
-    map: Option<Mapping>,
+    map: Option<Map>,
+    /// The whole segment again, to read only: made by the first who asks for it.
+    read_only: OnceLock<Map>,
     known: Mutex<Known>,
     /// Bytes that may be committed before the next look at what is left.
     credit: LocalU64,
-    _private_in_child: Option<Privatized>,
 }
 
 /// The length of a pool's data segment: what it needs when packed, otherwise as much address space
@@ -114,23 +133,55 @@ impl Memory {
     }
 
     fn over(fd: Memfd, len: u64, what: &str, mapped: bool) -> Result<Memory> {
-        let map = if mapped { Some(map_whole(&fd, len, what)?) } else { None };
-        let private = map.as_ref().map(|map| fork::privatize_in_child(map, &fd, 0)).transpose();
-        let private =
-            private.map_err(Error::system(format!("{what}: can't protect it from forked children")))?;
+        let map = mapped.then(|| Map::whole(&fd, len, Access::ReadWrite, what)).transpose()?;
         Ok(Memory {
             fd,
             len,
             map,
+            read_only: OnceLock::new(),
             known: Mutex::default(),
             credit: LocalU64::new(0),
-            _private_in_child: private,
         })
+    }
+
+    /// Makes what looking through pages of that kind needs, once.
+    pub fn prepare(&self, pages: Pages) -> Result<()> {
+        if pages == Pages::ReadOnly && self.read_only.get().is_none() {
+            // Of two threads that make one, the second drops its own.
+            let _ = self.read_only.set(Map::whole(&self.fd, self.len, Access::ReadOnly, "a pool")?);
+        }
+        Ok(())
+    }
+
+    /// The address of a byte of the segment where it can only be read.
+    pub fn at_read_only(&self, offset: u64) -> *mut u8 {
+        debug_assert!(offset <= self.len);
+        let map = self.read_only.get().expect("`prepare` was called before the slot was taken");
+        map.mapping.ptr().as_ptr().wrapping_add(offset as usize)
+    }
+
+    /// Maps a stretch of a held slot so that what is written there stays in this map; also the
+    /// address in it of the stretch's first byte.
+    pub fn private(
+        &self,
+        control: &Control,
+        span: Span,
+        me: usize,
+        what: &str,
+    ) -> Result<(Mapping, *mut u8)> {
+        assert!(self.all().contains(span.offset, span.len));
+        self.afford(control, span.len, &Asking { me, what, pulse: &mut || true })?;
+        let first = span.offset & !(PAGE - 1);
+        let before = span.offset - first;
+        let map = Mapping::new(&self.fd, first, (before + span.len) as usize, Access::Private)
+            .map_err(Error::system(format!("{what}: can't map {} bytes privately", span.len)))?;
+        let start = map.ptr().as_ptr().wrapping_add(before as usize);
+        Ok((map, start))
     }
 
     /// A map of the whole segment that lives as long as its user wants.
     pub fn window(&self, what: &str) -> Result<Mapping> {
-        map_whole(&self.fd, self.len, what)
+        map_whole(&self.fd, self.len, Access::ReadWrite, what)
     }
 
     fn all(&self) -> Span {
@@ -141,7 +192,7 @@ impl Memory {
     pub fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset <= self.len);
         let map = self.map.as_ref().expect("a pool's memory is mapped");
-        map.ptr().as_ptr().wrapping_add(offset as usize)
+        map.mapping.ptr().as_ptr().wrapping_add(offset as usize)
     }
 
     /// Bytes of memory that the segment has, holes left out; all there could be if nobody knows.
@@ -436,7 +487,7 @@ impl Memory {
     /// Asks for huge pages under a stretch of a held slot; does without where there are none.
     pub fn collapse(&self, span: Span) {
         if let Some(map) = &self.map {
-            map.collapse(span.offset as usize, span.len as usize);
+            map.mapping.collapse(span.offset as usize, span.len as usize);
         }
     }
 
@@ -451,8 +502,17 @@ impl Memory {
     }
 }
 
-fn map_whole(fd: &Memfd, len: u64, what: &str) -> Result<Mapping> {
-    Mapping::new(fd, 0, len as usize, Access::ReadWrite).map_err(|e| {
+impl Map {
+    fn whole(fd: &Memfd, len: u64, access: Access, what: &str) -> Result<Map> {
+        let mapping = map_whole(fd, len, access, what)?;
+        let private = fork::privatize_in_child(&mapping, fd, 0)
+            .map_err(Error::system(format!("{what}: can't protect it from forked children")))?;
+        Ok(Map { mapping, _private_in_child: private })
+    }
+}
+
+fn map_whole(fd: &Memfd, len: u64, access: Access, what: &str) -> Result<Mapping> {
+    Mapping::new(fd, 0, len as usize, access).map_err(|e| {
         let limit = limits::address_space().map_or("no RLIMIT_AS".into(), |n| format!("RLIMIT_AS is {n}"));
         Error::OutOfMemory(format!("{what}: can't map its data segment of {len} bytes ({limit}): {e}"))
     })

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::field::Field;
 use crate::handle::Handle;
 use crate::lease::{Hold, ReadLease, WriteLease};
+use crate::memory::Pages;
 use crate::process::Link;
 use crate::status::{self, PoolStatus, SlotStatus};
 use crate::wait::{Ended, Until, Waiter};
@@ -161,6 +162,13 @@ impl Pool {
         Ok(ReadLease(take(&at, last, false, number, wait)?))
     }
 
+    /// Takes a slot to read, as [`take_with`](Self::take_with), and looks at it through pages of
+    /// that kind.
+    pub fn take_through(&self, pages: Pages, number: Option<u64>, wait: &mut Wait<'_>) -> Result<ReadLease> {
+        self.0.get()?.memory.prepare(pages)?;
+        self.take_with(number, wait).map(|lease| lease.through(pages))
+    }
+
     /// Takes a slot at a stage to write, waiting as long as it takes.
     pub fn take_mut(&self, stage: &str) -> Result<WriteLease> {
         self.take_mut_with(stage, None, &mut Wait { timeout: None, pulse: &mut || true })
@@ -269,11 +277,17 @@ impl Pool {
 
     /// Who holds what, since when; what waits where; what was lost.
     pub fn status(&self) -> PoolStatus {
-        status::read(&self.0.inherited().board)
+        let at = self.0.inherited();
+        let mut status = status::read(&at.board);
+        for slot in status.slots.iter_mut().filter(|_| at.is_mine()) {
+            slot.exports = at.exports.of(slot.index);
+        }
+        status
     }
 }
 
 /// All slots of one field as one stretch of memory.
+#[derive(Clone)]
 pub struct Ring {
     at: Arc<Attachment>,
     base: u64,

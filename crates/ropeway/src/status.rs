@@ -7,6 +7,7 @@ use ropeway_sys::memfd::Memfd;
 
 use crate::board::{Board, Phase, Store};
 use crate::error::{Error, Result};
+use crate::exports::ExportStatus;
 use crate::layout::{Control, POOL_END};
 use crate::memory::{committed, committed_of};
 use crate::word::{State, Word};
@@ -55,6 +56,8 @@ pub struct SlotStatus {
     pub generation: u64,
     /// Bytes of memory that it has.
     pub committed: u64,
+    /// What keeps it where it is, if this process holds it.
+    pub exports: Vec<ExportStatus>,
 }
 
 impl SlotStatus {
@@ -122,6 +125,7 @@ pub(crate) fn read(board: &Board<Control>) -> PoolStatus {
             deliveries: word.deliveries(),
             generation: word.generation(),
             committed: committed_of(control, index, packed),
+            exports: Vec::new(),
         }
     });
     let members = (0..control.members()).filter(|&k| board.tenancy(k).is_live()).map(|k| MemberStatus {

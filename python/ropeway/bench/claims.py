@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from . import fill, floor
+from . import export, fill, floor
 from .peers import PEERS, Ropeway, RopewaySleeping
 from .placement import ONE_CORE, TWO_CORES
 from .plan import SIZED, SIZES, SMALL
@@ -46,7 +46,7 @@ class Claim:
 
 def claims(results: Results) -> list[Claim]:
     """The claims that this run has the figures for."""
-    groups = (_roundtrip, _spinning, _sizes, _oneway, _fill, _descriptors)
+    groups = (_roundtrip, _spinning, _sizes, _oneway, _fill, _descriptors, _export)
     return [claim for group in groups for claim in group(results) if claim.found is not None]
 
 
@@ -147,6 +147,13 @@ def _fill(results: Results) -> Iterator[Claim]:
         results.figure("faulted_share", **slot),
         0.01,
     )
+
+
+def _export(results: Results) -> Iterator[Claim]:
+    own, over = (
+        {"question": "export", "contestant": way} for way in (export.EXPORT, export.IMPORT)
+    )
+    yield Claim(f"{export.EXPORT} / {export.IMPORT}", results.ratio("ns", own, over), 1.5)
 
 
 def _descriptors(results: Results) -> Iterator[Claim]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from . import fill, floor
+from . import export, fill, floor
 from .peers import PEERS, Ropeway, RopewaySleeping
 from .placement import ONE_CORE, TWO_CORES, placements
 from .trial import Trial
@@ -17,7 +17,7 @@ SIZES = (SMALL, MIB, LARGE, 256 * MIB, GIB)
 ONE_WAY_SLOTS = 16
 DESCRIPTOR_SLOTS = 4
 
-QUESTIONS = ("roundtrip", "oneway", "fill", "descriptors")
+QUESTIONS = ("roundtrip", "oneway", "fill", "descriptors", "export")
 
 SIZED = ((RopewaySleeping.name, ONE_CORE), (Ropeway.name, TWO_CORES))
 """Who is measured at every size, and where: one that sleeps, one that spins."""
@@ -74,6 +74,14 @@ class Plan:
         for name in self.names():
             turns = 5_000 if self.quick or not issubclass(PEERS[name], Ropeway) else 1_000_000
             yield Trial("descriptors", name, placement, SMALL, DESCRIPTOR_SLOTS, turns=turns)
+
+    def export(self) -> Iterator[Trial]:
+        """All ways of giving an array away, in one process that takes turns."""
+        if Ropeway.missing() is None:
+            turns = 3 if self.quick else 30
+            yield Trial(
+                "export", "all ways", ONE_CORE, export.NBYTES, turns=turns, ways=export.WAYS
+            )
 
     def names(self, one_way: bool = False) -> list[str]:
         """The contestants in Python that take part."""

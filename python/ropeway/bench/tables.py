@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from . import fill, floor
+from . import export, fill, floor
 from .contest import Record
 from .peers import PEERS
 from .placement import ONE_CORE, TWO_CORES
@@ -30,7 +30,7 @@ class Table:
 
 def tables(results: Results) -> list[Table]:
     """A table for each question that was asked."""
-    made = (roundtrip, sizes, oneway, filling, descriptors)
+    made = (roundtrip, sizes, oneway, filling, descriptors, exports)
     return [table for make in made if (table := make(results)).rows]
 
 
@@ -114,6 +114,21 @@ def descriptors(results: Results) -> Table:
         "What a run of hand-offs added in both processes, with RLIMIT_NOFILE at 64.",
         ("contestant", "hand-offs", "new descriptors", "new mappings", "of them shared"),
         [(record["contestant"], *_new(record)) for record in records],
+    )
+
+
+def exports(results: Results) -> Table:
+    """Each way of giving an array away."""
+    over = {"question": "export", "contestant": export.IMPORT}
+    rows = []
+    for way in results.contestants(question="export"):
+        own = over | {"contestant": way}
+        rows.append((way, text(results, "ns", own), str(results.ratio("ns", own, over) or "-")))
+    return Table(
+        "Giving an array to another framework",
+        "Nanoseconds, with what lets go of it again.",
+        ("way", "ns", f"/ {export.IMPORT}"),
+        rows,
     )
 
 

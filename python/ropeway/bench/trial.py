@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import descriptors, fill, oneway, roundtrip
+from . import descriptors, export, fill, oneway, roundtrip
 from .placement import placements
 
 
@@ -46,9 +46,12 @@ class Trial:
                 )
             case "fill":
                 return fill.measure(cores[0], list(self.ways), self.turns)
+            case "export":
+                return export.measure(cores[0], self.turns)
             case _:
                 raise ValueError(
-                    f"a trial asks roundtrip, oneway, fill or descriptors, found {self.question}"
+                    "a trial asks roundtrip, oneway, fill, descriptors or export, "
+                    f"found {self.question}"
                 )
         return {self.contestant: result}
 

@@ -1,0 +1,19 @@
+#![allow(unsafe_code)]
+//! What keeps exported memory in place.
+
+use std::sync::Arc;
+
+/// Keeps memory where it is, until it is dropped.
+///
+/// # Safety
+///
+/// The bytes that an export of it describes stay mapped and keep their address while it lives.
+/// Dropping it works on any thread, needs no interpreter (there may be none any more), doesn't
+/// wait for other threads' work, and doesn't panic.
+pub unsafe trait Owner: Send + 'static {}
+
+// SAFETY: a vector on the heap doesn't move while it isn't changed; dropping it frees memory.
+unsafe impl Owner for Vec<u64> {}
+
+// SAFETY: dropping an `Arc` drops at most what is in it.
+unsafe impl<T: Owner + Sync> Owner for Arc<T> {}

@@ -1,0 +1,16 @@
+"""TensorFlow: tensors over our memory, by the old capsule."""
+
+from typing import Any
+
+from ropeway._like import refuse_dtypes
+from ropeway._views import AnyArray
+
+
+def asarray(x: AnyArray) -> Any:
+    """A tensor that aliases the array, which must be writable and in C order."""
+    import tensorflow
+
+    refuse_dtypes(x, "TensorFlow", ("float8_e4m3fn", "float8_e5m2"))
+    if not x.flags.c_contiguous:
+        raise BufferError("TensorFlow takes arrays in C order without gaps: give it x.copy()")
+    return tensorflow.experimental.dlpack.from_dlpack(x.__dlpack__())

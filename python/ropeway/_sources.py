@@ -1,0 +1,92 @@
+"""Arrays of other frameworks as NumPy sees them, without a copy: what is copied into our memory."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from ropeway import _core, _dtypes
+from ropeway._views import AnyArray
+
+_VERSION = (1, 3)
+
+
+def source(x: Any, what: str) -> AnyArray:
+    """An ordinary array over the memory of something.
+
+    Takes whatever has `__dlpack__` (in memory that the CPU can read), `__arrow_c_array__`,
+    `__array_interface__` or the buffer protocol. Raises BufferError for the memory of a device,
+    which isn't asked for, and for what a protocol can't say; TypeError for anything else.
+    """
+    if isinstance(x, np.ndarray | np.generic):
+        return np.asarray(x)
+    found = _exchanged(x, what)
+    if found is not None:
+        return found
+    try:
+        buffer = memoryview(x)
+    except TypeError:
+        raise TypeError(
+            f"{what} takes an array, or an object with __dlpack__, __arrow_c_array__, "
+            "__array_interface__ or the buffer protocol; found "
+            f"{type(x).__name__}: make an array of it first"
+        ) from None
+    return np.asarray(buffer)
+
+
+def for_numpy(x: Any) -> Any:
+    """The same, but leaves it to NumPy what to do with anything else (lists, numbers)."""
+    if isinstance(x, np.ndarray | np.generic | int | float | list | tuple):
+        return x
+    found = _exchanged(x, "a slot")
+    return x if found is None else found
+
+
+def _exchanged(x: Any, what: str) -> AnyArray | None:
+    """What one of the protocols for arrays gives; None if there is none."""
+    try:
+        if hasattr(x, "__dlpack__"):
+            return _by_dlpack(x)
+        if hasattr(x, "__arrow_c_array__"):
+            return _by_arrow(x)
+    except BufferError as error:
+        raise BufferError(f"{what} can't take this {type(x).__name__}: {error}") from error
+    return np.asarray(x) if hasattr(x, "__array_interface__") else None
+
+
+def _by_dlpack(x: Any) -> AnyArray:
+    kind, number = map(int, x.__dlpack_device__())
+    _core.check_device(kind, number)
+    try:
+        capsule = x.__dlpack__(max_version=_VERSION)
+    except TypeError:  # older than the argument
+        capsule = x.__dlpack__()
+    return by_capsule(capsule)
+
+
+def by_capsule(capsule: Any) -> AnyArray:
+    """An array over what is in a DLPack capsule, to read."""
+    return _over(_core.import_dlpack(capsule))
+
+
+def _by_arrow(x: Any) -> AnyArray:
+    foreign = _core.import_arrow(*x.__arrow_c_array__())
+    array = _over(foreign)
+    if foreign.rows is None:
+        return array
+    rows = json.loads(foreign.rows)
+    if rows.get("permutation", []) != sorted(rows.get("permutation", [])):
+        raise BufferError(f"its rows are permuted ({rows['permutation']}): make a copy in C order")
+    if math.prod(rows["shape"]) != math.prod(array.shape[1:]):
+        raise BufferError(f"its rows have {array.shape[1:]} numbers, and shape {rows['shape']}")
+    return array.reshape(array.shape[0], *rows["shape"])
+
+
+def _over(foreign: "_core.Foreign") -> AnyArray:
+    """An array over checked memory; NumPy checks once more that it lies within the buffer."""
+    dtype = _dtypes.decode(foreign.dtype)
+    if 0 in foreign.shape:
+        return np.empty(foreign.shape, dtype)
+    buffer: Any = foreign
+    return np.ndarray(foreign.shape, dtype, buffer, foreign.offset, foreign.strides)

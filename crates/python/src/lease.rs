@@ -1,3 +1,4 @@
+#![allow(unsafe_code)]
 //! Leases: the right to touch one slot.
 
 use std::borrow::Cow;
@@ -9,12 +10,22 @@ use ropeway::{Export, Field, ReadLease, WriteLease};
 
 use crate::errors::translate;
 use crate::export::{Memory, PyExport};
+use crate::numpy;
 use crate::wait::blocking;
 
-/// An array over an export: `ropeway._arrays.view`.
+/// An array over an export.
 fn view<'py>(py: Python<'py>, (export, field): (Export, Cow<'_, Field>)) -> PyResult<Bound<'py, PyAny>> {
     static VIEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    VIEW.import(py, "ropeway._arrays", "view")?.call1(parts(py, export, &field)?)
+    let (start, writable) = (export.as_ptr(), export.is_writable());
+    let export = Bound::new(py, PyExport(Memory::Slot(export)))?;
+    // SAFETY: the export keeps the field's bytes mapped and the slot in place.
+    match unsafe { numpy::array(export.as_any(), start, writable, &field.dtype, &field.shape)? } {
+        Some(array) => Ok(array),
+        None => {
+            let shape = PyTuple::new(py, &field.shape)?;
+            VIEW.import(py, "ropeway._arrays", "view")?.call1((export, &field.dtype, shape))
+        }
+    }
 }
 
 /// An export with dtype text and shape.

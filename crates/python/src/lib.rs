@@ -8,6 +8,7 @@ mod exchange;
 mod export;
 mod foreign;
 mod lease;
+mod numpy;
 mod pool;
 mod status;
 mod table;

@@ -30,6 +30,8 @@ use crate::memory::{Asking, Cursor, committed_of};
 use crate::sync::fence;
 use crate::word::{Move, State};
 
+/// Nothing is published to the first stage, so its tickets number the arrays.
+const FREE: usize = 0;
 const LIVE: usize = 1;
 /// Arrays begin at a multiple of this.
 const ALIGN: u64 = 64;
@@ -240,7 +242,7 @@ impl Arena {
         let offset = placed.inspect_err(|_| {
             self.at.board.move_on(claim, Move::Release { me: self.me });
         })?;
-        let serial = control.tickets().fetch_add(1, AcqRel) + 1;
+        let serial = control.tickets(FREE).fetch_add(1, AcqRel) + 1;
         record.blob.store(offset + 1, Relaxed);
         record.bytes.store(len as u64, Relaxed);
         record.passed.store(0, Relaxed);
@@ -286,7 +288,7 @@ impl Arena {
     fn check_unclaimed(&self, bytes: u64) -> Result<()> {
         let cap = memory::total() / 4;
         let control = &self.at.board.0;
-        if !control.tickets().load(Relaxed).is_multiple_of(64) && bytes < 1 << 20 {
+        if !control.tickets(FREE).load(Relaxed).is_multiple_of(64) && bytes < 1 << 20 {
             return Ok(());
         }
         let status = self.status();

@@ -134,8 +134,8 @@ pub trait Store {
     fn event(&self, stage: usize) -> &AtomicU32;
     /// The word that holds the [`Phase`].
     fn phase(&self) -> &AtomicU32;
-    /// The counter that gives each published slot its place.
-    fn tickets(&self) -> &AtomicU64;
+    /// The counter that gives each slot that is published to a stage its place there.
+    fn tickets(&self, stage: usize) -> &AtomicU64;
     /// How many member indices have ever been used.
     fn members(&self) -> usize;
     /// The word of a member.
@@ -390,7 +390,7 @@ impl<S: Store> Board<S> {
         let Some(to) = step(claim.word, mv, self.0.rules()) else { return false };
         let slot = self.0.slot(claim.index);
         if let Move::Publish { .. } = mv {
-            let ticket = self.0.tickets().fetch_add(1, Ordering::Relaxed);
+            let ticket = self.0.tickets(to.to.stage()).fetch_add(1, Ordering::Relaxed);
             crash_point!("publish.ticket");
             slot.ticket.store(ticket, Ordering::Relaxed);
         }

@@ -39,7 +39,6 @@ pub(crate) struct Header {
     pub phase: Line<AtomicU32>,
     /// Slots that scans look at.
     pub slots: Line<AtomicU32>,
-    pub tickets: Line<AtomicU64>,
     /// The next free byte of the data segment.
     pub bump: Line<AtomicU64>,
     /// Member indices that have ever been used.
@@ -50,7 +49,16 @@ pub(crate) struct Header {
     pub last_dead: Line<AtomicU64>,
     /// The creator's index + 1 (low 16 bits) and incarnation.
     pub creator: Line<AtomicU64>,
-    pub events: [Line<AtomicU32>; MAX_STAGES],
+    pub stages: [Line<Stage>; MAX_STAGES],
+}
+
+/// What the publishers to a stage share, on one line: each of them looks at both.
+#[repr(C)]
+pub(crate) struct Stage {
+    /// The event count on which takers sleep.
+    event: AtomicU32,
+    /// Slots that were published to the stage.
+    tickets: AtomicU64,
 }
 
 impl Header {
@@ -125,7 +133,7 @@ pub(crate) type Tag = std::sync::atomic::AtomicU16;
 
 const _: () = {
     assert!(size_of::<Header>() <= CONFIG);
-    assert!(offset_of!(Header, phase) == 64 && offset_of!(Header, events) == 576);
+    assert!(offset_of!(Header, phase) == 64 && offset_of!(Header, stages) == 512);
     assert!(size_of::<Member>() == 64 && offset_of!(Member, announced) == 40);
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, thread) == 48);
     assert!(size_of::<Extent>() == 24 && size_of::<Record>() == 448 && offset_of!(Record, blob) == 384);
@@ -274,15 +282,15 @@ impl Store for Control {
     }
 
     fn event(&self, stage: usize) -> &AtomicU32 {
-        &self.header().events[stage].0
+        &self.header().stages[stage].0.event
     }
 
     fn phase(&self) -> &AtomicU32 {
         &self.header().phase.0
     }
 
-    fn tickets(&self) -> &AtomicU64 {
-        &self.header().tickets.0
+    fn tickets(&self, stage: usize) -> &AtomicU64 {
+        &self.header().stages[stage].0.tickets
     }
 
     fn members(&self) -> usize {

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64 as LocalU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64 as LocalU64, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ropeway_sys::mapping::Mapping;
@@ -52,6 +52,8 @@ pub(crate) struct Hold {
     pub claim: Claim,
     uses: LocalU64,
     contents: Mutex<Contents>,
+    /// True once anybody has looked at `contents`; there is nothing to write back before.
+    touched: AtomicBool,
     /// Through which pages exports look.
     pages: Pages,
     /// Stretches that are mapped for this lease alone: offset, map, address of the first byte.
@@ -65,6 +67,7 @@ impl Hold {
             claim,
             uses: LocalU64::new(0),
             contents: Mutex::new(contents),
+            touched: AtomicBool::new(false),
             pages: Pages::Shared,
             private: Mutex::default(),
         })
@@ -82,6 +85,7 @@ impl Hold {
     }
 
     fn contents(&self) -> std::sync::MutexGuard<'_, Contents> {
+        self.touched.store(true, Release);
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -484,7 +488,9 @@ impl WriteLease {
         if at.board.phase() == Phase::Aborted {
             return Err(Error::Closed(format!("{}: the pool was aborted", label())));
         }
-        hold.contents().write_back(at, hold.claim.index)?;
+        if hold.touched.load(Acquire) {
+            hold.contents().write_back(at, hold.claim.index)?;
+        }
         hold.end_unused("published")?;
         if at.board.move_on(hold.claim, Move::Publish { me: at.me }) {
             return Ok(());

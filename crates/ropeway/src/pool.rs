@@ -120,11 +120,11 @@ impl Pool {
     /// Takes a free slot to fill.
     pub fn acquire_with(&self, wait: &mut Wait<'_>) -> Result<WriteLease> {
         let at = self.0.get()?;
-        let claim = match claim_free(&at) {
+        let claim = match claim_free(at) {
             Some(Ok(claim)) => claim,
-            _ => wait_for(&at, 0, wait, || claim_free(&at), || None)?.map_err(|phase| over(&at, 0, phase))?,
+            _ => wait_for(at, 0, wait, || claim_free(at), || None)?.map_err(|phase| over(at, 0, phase))?,
         };
-        let lease = filling(at, claim);
+        let lease = filling(at.clone(), claim);
         lease.prepare(wait.pulse)?;
         Ok(lease)
     }
@@ -134,8 +134,8 @@ impl Pool {
     /// The caller [prepares](WriteLease::prepare) it before use.
     pub fn acquire_now(&self) -> Result<Option<WriteLease>> {
         let at = self.0.get()?;
-        let Some(Ok(claim)) = claim_free(&at) else { return Ok(None) };
-        Ok(Some(filling(at, claim)))
+        let Some(Ok(claim)) = claim_free(at) else { return Ok(None) };
+        Ok(Some(filling(at.clone(), claim)))
     }
 
     // ---- taking -----------------------------------------------------------------------------
@@ -159,7 +159,7 @@ impl Pool {
     pub fn take_with(&self, number: Option<u64>, wait: &mut Wait<'_>) -> Result<ReadLease> {
         let at = self.0.get()?;
         let last = at.config().rules.last;
-        Ok(ReadLease(take(&at, last, false, number, wait)?))
+        Ok(ReadLease(take(at, last, false, number, wait)?))
     }
 
     /// Takes a slot to read, as [`take_with`](Self::take_with), and looks at it through pages of
@@ -178,8 +178,8 @@ impl Pool {
     /// half changed is not delivered but reported as lost.
     pub fn take_mut_with(&self, stage: &str, number: Option<u64>, wait: &mut Wait<'_>) -> Result<WriteLease> {
         let at = self.0.get()?;
-        let index = middle_or_last(&at, stage)?;
-        Ok(WriteLease(take(&at, index, true, number, wait)?))
+        let index = middle_or_last(at, stage)?;
+        Ok(WriteLease(take(at, index, true, number, wait)?))
     }
 
     /// Takes a slot to read if one waits at the last stage this instant; with `number`, only the
@@ -187,15 +187,15 @@ impl Pool {
     pub fn take_now(&self, number: Option<u64>) -> Result<Option<ReadLease>> {
         let at = self.0.get()?;
         let last = at.config().rules.last;
-        Ok(take_now(&at, last, false, number).map(ReadLease))
+        Ok(take_now(at, last, false, number).map(ReadLease))
     }
 
     /// Takes a slot at a stage to write if one waits there this instant; with `number`, only the
     /// slot whose holder gave it that [number](WriteLease::set_number).
     pub fn take_mut_now(&self, stage: &str, number: Option<u64>) -> Result<Option<WriteLease>> {
         let at = self.0.get()?;
-        let index = middle_or_last(&at, stage)?;
-        Ok(take_now(&at, index, true, number).map(WriteLease))
+        let index = middle_or_last(at, stage)?;
+        Ok(take_now(at, index, true, number).map(WriteLease))
     }
 
     // ---- the whole pool ---------------------------------------------------------------------

@@ -72,48 +72,48 @@ impl Process {
     }
 }
 
-/// A pointer to the attachment that is valid in this process, replaced in a forked child.
-pub(crate) struct Link(AtomicPtr<Attachment>);
+/// The attachment that is valid in this process; a forked child puts its own in place.
+pub(crate) struct Link(AtomicPtr<Arc<Attachment>>);
 
 impl Link {
     pub fn new(attachment: Arc<Attachment>) -> Link {
-        Link(AtomicPtr::new(Arc::into_raw(attachment).cast_mut()))
+        Link(AtomicPtr::new(Box::into_raw(Box::new(attachment))))
+    }
+
+    fn found(&self) -> &Arc<Attachment> {
+        // SAFETY: the pointer came from Box::into_raw; what it points to is given up in Drop only.
+        unsafe { &*self.0.load(Acquire) }
     }
 
     /// The attachment, as it was when this process got it.
     pub fn inherited(&self) -> &Attachment {
-        // SAFETY: the pointer comes from Arc::into_raw; its count is only given up in Drop.
-        unsafe { &*self.0.load(Acquire) }
+        self.found()
     }
 
     /// The attachment of this process; attaches anew in a forked child.
-    pub fn get(&self) -> Result<Arc<Attachment>> {
-        let found = self.0.load(Acquire);
-        // SAFETY: as in `inherited`.
-        if unsafe { &*found }.is_mine() {
-            // SAFETY: as above; the count goes up for the Arc that is given out.
-            unsafe { Arc::increment_strong_count(found) };
-            // SAFETY: the count was just taken.
-            return Ok(unsafe { Arc::from_raw(found) });
-        }
-        // SAFETY: as in `inherited`.
-        let again = unsafe { &*found }.again()?;
-        let fresh = Arc::into_raw(again.clone()).cast_mut();
-        if self.0.compare_exchange(found, fresh, AcqRel, Acquire).is_err() {
+    pub fn get(&self) -> Result<&Arc<Attachment>> {
+        let found = self.found();
+        if found.is_mine() { Ok(found) } else { self.attach_again(found) }
+    }
+
+    #[cold]
+    fn attach_again(&self, parents: &Arc<Attachment>) -> Result<&Arc<Attachment>> {
+        let parents = std::ptr::from_ref(parents).cast_mut();
+        // SAFETY: as in `found`.
+        let fresh = Box::into_raw(Box::new(unsafe { &*parents }.again()?));
+        // The parent's is leaked on purpose: its locks may be held by a thread that isn't here.
+        if self.0.compare_exchange(parents, fresh, AcqRel, Acquire).is_err() {
             // SAFETY: `fresh` came from into_raw just above and wasn't stored.
-            drop(unsafe { Arc::from_raw(fresh) });
+            drop(unsafe { Box::from_raw(fresh) });
         }
-        // The parent's count is leaked on purpose: its objects may be locked by a thread that
-        // doesn't exist here.
-        Ok(again)
+        Ok(self.found())
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        let found = *self.0.get_mut();
-        // SAFETY: the pointer came from Arc::into_raw and its count belongs to this link.
-        drop(unsafe { Arc::from_raw(found) });
+        // SAFETY: the pointer came from Box::into_raw and belongs to this link.
+        drop(unsafe { Box::from_raw(*self.0.get_mut()) });
     }
 }
 

@@ -150,7 +150,7 @@ pub(crate) fn read(board: &Board<Control>) -> PoolStatus {
         slots: slots.collect(),
         members: members.collect(),
         lost: lost.collect(),
-        published: control.tickets().load(Relaxed),
+        published: (1..=config.rules.last).map(|stage| control.tickets(stage).load(Relaxed)).sum(),
         deaths: control.deaths(),
         committed: committed(control),
         memory_limit: config.memory_limit,

@@ -217,6 +217,11 @@ fn a_sweeper_that_dies_is_followed_by_another() {
 }
 
 #[test]
+fn a_sweep_wakes_whoever_waits_for_what_the_dead_held() {
+    explore("sleeper, sweeper", 3, a_sweeper_and_a_sleeper);
+}
+
+#[test]
 fn a_newcomer_that_dies_is_swept_like_anybody() {
     explore_deaths("newcomer", 3, a_dead_newcomer);
 }

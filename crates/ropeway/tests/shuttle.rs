@@ -92,6 +92,7 @@ fn small_scenes_of_death() {
         explore_deaths(500, move |n| a_dead_sweeper(life, sweep, n));
     }
     explore_deaths(500, a_dead_newcomer);
+    explore(2000, a_sweeper_and_a_sleeper);
 }
 
 #[test]

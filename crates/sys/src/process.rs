@@ -3,6 +3,7 @@
 //! Pids are for messages and for opening a file of another process. Whether a
 //! process lives is the business of [`crate::liveness`] alone.
 
+use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -29,7 +30,19 @@ pub fn pid_namespace() -> u64 {
 
 /// Returns the number of the calling thread, which no other thread of its pid namespace has.
 pub fn thread_id() -> u64 {
-    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into()
+    thread_local! {
+        // Beside the cookie of the process that asked: a forked child's thread has another number.
+        static KNOWN: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    }
+    let cookie = crate::fork::cookie();
+    let ask = || rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into();
+    let known = KNOWN.try_with(|known| {
+        if known.get().0 != cookie {
+            known.set((cookie, ask()));
+        }
+        known.get().1
+    });
+    known.unwrap_or_else(|_| ask())
 }
 
 /// Returns the user in whose name this process makes and opens files.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ropeway::board::{Board, Claim, Phase, Store, Swept, Tenancy};
+use ropeway::board::{Board, Claim, Phase, Store, Swept, Taken, Tenancy};
 use ropeway::sync::Ordering;
 use ropeway::sync::crash::{self, Hook};
 use ropeway::wait::{Ended, Patience, SLICE, Spin, Waiter};
@@ -54,9 +54,16 @@ pub struct Member {
     pub pool: Arc<Pool>,
     pub me: usize,
     pub tenancy: Tenancy,
+    /// What it has taken at each stage.
+    taken: Vec<Taken>,
 }
 
 impl Member {
+    pub(super) fn new(pool: &Arc<Pool>, me: usize, tenancy: Tenancy) -> Member {
+        let taken = (0..=pool.heap().rules.last).map(|_| Taken::default()).collect();
+        Member { pool: pool.clone(), me, tenancy, taken }
+    }
+
     pub fn board(&self) -> &Board<Heap> {
         &self.pool.board
     }
@@ -187,7 +194,7 @@ impl Member {
         let (me, write) = (self.me, stage != self.pool.heap().rules.last);
         self.ledger().taking(true);
         let claim = match number {
-            None => self.board().take(me, stage, write),
+            None => self.board().take_next(me, stage, write, &self.taken[stage]),
             Some(n) => self.board().take_where(me, stage, write, |s| s.number.load(Ordering::Relaxed) == n),
         };
         self.ledger().taking(false);

@@ -129,7 +129,7 @@ pub struct Heap {
     bytes: Vec<Bytes>,
     events: Vec<Event>,
     phase: AtomicU32,
-    tickets: AtomicU64,
+    tickets: Vec<AtomicU64>,
     members: Vec<AtomicU64>,
     /// 1 while an address space holds the member's lock.
     locks: Vec<AtomicU32>,
@@ -187,8 +187,8 @@ impl Store for Heap {
         &self.phase
     }
 
-    fn tickets(&self) -> &AtomicU64 {
-        &self.tickets
+    fn tickets(&self, stage: usize) -> &AtomicU64 {
+        &self.tickets[stage]
     }
 
     fn members(&self) -> usize {
@@ -273,7 +273,7 @@ impl Pool {
             bytes: (0..shape.max_slots).map(|_| Bytes::new()).collect(),
             events: (0..=shape.last).map(|_| event()).collect(),
             phase: AtomicU32::new(0),
-            tickets: AtomicU64::new(0),
+            tickets: (0..=shape.last).map(|_| AtomicU64::new(0)).collect(),
             members: (0..shape.members).map(|_| AtomicU64::new(0)).collect(),
             locks: (0..shape.members).map(|_| AtomicU32::new(0)).collect(),
             creator,
@@ -310,7 +310,7 @@ impl Pool {
         }
         let joined = catch_unwind(AssertUnwindSafe(|| self.board.join(me)));
         match joined {
-            Ok(Some(tenancy)) => Some(Member { pool: self.clone(), me, tenancy }),
+            Ok(Some(tenancy)) => Some(Member::new(self, me, tenancy)),
             Ok(None) => {
                 self.unlock(me);
                 None

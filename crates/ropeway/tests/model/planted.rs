@@ -72,7 +72,7 @@ impl Sweep {
 /// Joins by claiming the entry before its lock.
 pub fn join_claiming_first(pool: &Arc<Pool>, me: usize) -> Option<Member> {
     let tenancy = pool.board.join(me)?;
-    pool.lock(me).then(|| Member { pool: pool.clone(), me, tenancy })
+    pool.lock(me).then(|| Member::new(pool, me, tenancy))
 }
 
 impl Member {

@@ -299,6 +299,15 @@ pub fn a_dead_sweeper(life: Life, sweep: Life, n: usize) -> bool {
     died
 }
 
+/// One sweeps, another waits for the slot of the dead.
+pub fn a_sweeper_and_a_sleeper() {
+    let (pool, one, two) = bereaved(HOLDING[0].1);
+    let sweeping = thread::spawn(move || two.sweep());
+    one.send(1).unwrap();
+    sweeping.join().unwrap();
+    pool.settle(&one);
+}
+
 /// A newcomer dies at its `n`-th point, in joining at the earliest; true if it did.
 pub fn a_dead_newcomer(n: usize) -> bool {
     let (pool, one, _two) = bereaved(HOLDING[1].1);

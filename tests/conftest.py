@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,10 @@ import ropeway as rw
 from ropeway import _core
 
 WATCHDOG = 60.0
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background: programs of the tests would inherit it, and hear no Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("ropeway", deadline=None, database=None)
 hypothesis.settings.load_profile("ropeway")

@@ -20,10 +20,10 @@ ROUNDS = int(sys.argv[2])
 
 class Data:
     def __len__(self):
-        return 1_000_000
+        return 10**9  # more than any machine gets through
 
     def __getitem__(self, index):
-        return index, np.full((8, 1024), index, "f4")
+        return index, np.full((8, 1024), index, "f8")
 
 
 def check(batch, number):

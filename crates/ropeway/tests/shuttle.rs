@@ -64,6 +64,7 @@ fn small_scenes() {
     explore(2000, two_takers_and_a_producer);
     explore(2000, two_producers);
     explore(2000, || in_order(|consumer| consumer.try_take(1)));
+    explore(2000, in_order_of_two);
     explore(2000, there_and_back);
     explore(2000, two_sleepers);
     explore(2000, a_hasty_and_a_patient_taker);
@@ -92,7 +93,7 @@ fn small_scenes_of_death() {
         explore_deaths(500, move |n| a_dead_sweeper(life, sweep, n));
     }
     explore_deaths(500, a_dead_newcomer);
-    explore(2000, a_sweeper_and_a_sleeper);
+    explore(2000, a_sleeper_and_a_sweeper);
 }
 
 #[test]
@@ -226,6 +227,42 @@ fn one_consumer_takes_in_the_order_of_one_producer() {
         pool.close();
         assert_eq!(serving.join().unwrap(), (0..8).collect::<Vec<_>>());
         pool.settle(&pool.member(2));
+    });
+}
+
+/// A batch whose publish had returned isn't overtaken by one whose publish began later.
+#[test]
+fn one_consumer_takes_in_the_order_of_many_producers() {
+    explore(5000, || {
+        let pool = Pool::new(Shape::new(3, 4));
+        let (clock, numbers) = (Arc::new(AtomicU64::new(0)), Numbers::up_to(8));
+        let producing = [0, 1].map(|me| {
+            let (clock, numbers) = (clock.clone(), numbers.clone());
+            spawn(pool.member(me), move |member| {
+                let next = || Some(numbers.next.fetch_add(1, Ordering::Relaxed)).filter(|&n| n < 8);
+                let publish = |number| {
+                    let held = member.fill(number, &mut Forever).unwrap();
+                    let began = clock.fetch_add(1, Ordering::Relaxed);
+                    member.publish(held);
+                    (number, began, clock.fetch_add(1, Ordering::Relaxed))
+                };
+                std::iter::from_fn(next).map(publish).collect::<Vec<_>>()
+            })
+        });
+        let serving = spawn(pool.member(2), |consumer| consumer.serve(1));
+        let published: Vec<_> = join(producing).into_iter().flatten().collect();
+        pool.close();
+        let order = serving.join().unwrap();
+        let place = |number| order.iter().position(|&taken| taken == number).expect("it was taken");
+        for &(one, _, ended) in &published {
+            for &(other, began, _) in published.iter().filter(|(_, began, _)| ended < *began) {
+                assert!(
+                    place(one) < place(other),
+                    "{other}, begun at {began}, overtook {one}, ended at {ended}"
+                );
+            }
+        }
+        pool.settle(&pool.member(3));
     });
 }
 

@@ -68,15 +68,11 @@ impl Ledger {
     pub fn died(&self, me: usize, tenancy: Tenancy) {
         let mut facts = self.facts();
         facts.holders.iter_mut().filter(|holder| **holder == Some(me)).for_each(|holder| *holder = None);
-        facts.dead.push((me, Tenancy(tenancy.0)));
+        facts.dead.push((me, tenancy));
     }
 
     pub fn dead(&self) -> Vec<(usize, Tenancy)> {
         self.facts().dead.clone()
-    }
-
-    pub fn deaths(&self) -> usize {
-        self.facts().dead.len()
     }
 
     /// A producer was let into the queue. Each death may have taken one out unseen.
@@ -140,19 +136,14 @@ impl Ledger {
         batch.consumed = true;
     }
 
-    pub fn was_consumed(&self, number: u64) -> bool {
-        self.facts().batch(number).consumed
-    }
-
     /// Checks that each batch that was published was consumed, or that the record of losses of its
     /// slot names it.
     pub fn audit(&self, loss: impl Fn(usize) -> Word) {
         let facts = self.facts();
         for (number, batch) in facts.batches.iter().enumerate() {
-            let published = batch.published > 0;
             // Whoever dies in a release may or may not have done it.
-            let gone = !batch.consumed && !(batch.consuming && !facts.dead.is_empty());
-            if published && gone {
+            let done = batch.consumed || batch.consuming && !facts.dead.is_empty();
+            if batch.published > 0 && !done {
                 let record = loss(batch.slot);
                 assert!(
                     record.generation() > batch.published && record.owner().is_some(),

@@ -1,6 +1,7 @@
 //! A participant of a modelled pool. It composes the pieces of the board as `pool.rs` does.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use ropeway::board::{Board, Claim, Phase, Store, Swept, Taken, Tenancy};
@@ -54,6 +55,8 @@ pub struct Member {
     pub pool: Arc<Pool>,
     pub me: usize,
     pub tenancy: Tenancy,
+    /// Where it looks for a free slot first.
+    hint: AtomicUsize,
     /// What it has taken at each stage.
     taken: Vec<Taken>,
 }
@@ -61,7 +64,7 @@ pub struct Member {
 impl Member {
     pub(super) fn new(pool: &Arc<Pool>, me: usize, tenancy: Tenancy) -> Member {
         let taken = (0..=pool.heap().rules.last).map(|_| Taken::default()).collect();
-        Member { pool: pool.clone(), me, tenancy, taken }
+        Member { pool: pool.clone(), me, tenancy, hint: AtomicUsize::new(me), taken }
     }
 
     pub fn board(&self) -> &Board<Heap> {
@@ -127,10 +130,10 @@ impl Member {
 
     fn claim_free(&self) -> Option<Result<Claim, Phase>> {
         let board = self.board();
-        let shape = &self.pool.heap().shape;
+        let (shape, hint) = (&self.pool.heap().shape, self.hint.load(Ordering::Relaxed));
         let claim = match shape.slots < shape.max_slots {
-            true => board.acquire_or_add(self.me, self.me, shape.max_slots),
-            false => board.acquire(self.me, self.me),
+            true => board.acquire_or_add(self.me, hint, shape.max_slots),
+            false => board.acquire(self.me, hint),
         };
         match claim {
             Some(claim) => Some(board.confirm(self.me, claim)),
@@ -142,6 +145,7 @@ impl Member {
         self.ledger().claimed(claim.index, self.me);
         self.ledger().confirmed(self.pool.heap().shape.waiting_limit);
         self.ledger().begun(batch, claim.index);
+        self.hint.store(claim.index + 1, Ordering::Relaxed);
         self.board().0.slot(claim.index).number.store(batch, Ordering::Relaxed);
         let bytes = self.bytes(claim);
         bytes.set(0, batch);
@@ -154,6 +158,12 @@ impl Member {
     /// Claims a free slot if there is one, and fills it.
     pub fn try_fill(&self, batch: u64) -> Option<Held> {
         Some(self.filling(self.claim_free()?.ok()?, batch))
+    }
+
+    /// Fills and publishes a free slot if there is one.
+    pub fn try_send(&self, batch: u64) -> bool {
+        let held = self.try_fill(batch);
+        held.map(|held| self.publish(held)).is_some()
     }
 
     /// Waits for a free slot and fills it.
@@ -230,6 +240,12 @@ impl Member {
         self.take_numbered(stage, None, patience)
     }
 
+    /// Takes a slot at a stage if one waits there, and does the work of the stage.
+    pub fn pass(&self, stage: usize) -> bool {
+        let held = self.try_take(stage);
+        held.map(|held| self.pass_on(held)).is_some()
+    }
+
     /// Does the work of a stage: changes in place and publishes, or reads and releases.
     pub fn pass_on(&self, held: Held) {
         let (stage, last) = (held.claim.word.stage(), self.pool.heap().rules.last);
@@ -288,7 +304,7 @@ impl Member {
     }
 }
 
-/// Dies at the `n`-th point that it reaches, counted from 0; `reached` counts them.
+/// Dies at the `n`-th point that is reached, counted from 0.
 pub fn dies_at(n: usize) -> Hook {
     let mut passed = 0;
     Box::new(move |_| {

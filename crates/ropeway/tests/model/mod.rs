@@ -8,6 +8,7 @@
 //! [`Member`] composes the pieces of [`Board`] as `pool.rs` does.
 #![allow(dead_code)] // each model uses its part
 
+mod bytes;
 mod ledger;
 mod member;
 pub mod planted;
@@ -32,6 +33,7 @@ use ropeway::sync::{AtomicU32, AtomicU64, Ordering};
 use ropeway::wait::SLICE;
 use ropeway::word::{Rules, State, Word};
 
+use bytes::Bytes;
 pub use ledger::Ledger;
 pub use member::{Forever, Held, Member, Slices, dies_at};
 
@@ -63,53 +65,6 @@ impl Shape {
             members,
             waiting_limit: None,
         }
-    }
-}
-
-/// The batch that lies in a slot: its number three times, so that half a write shows.
-#[cfg(loom)]
-struct Bytes(loom::cell::UnsafeCell<[u64; 3]>);
-
-// SAFETY: loom checks every access and fails the model at the first race.
-#[cfg(loom)]
-unsafe impl Sync for Bytes {}
-// SAFETY: plain numbers.
-#[cfg(loom)]
-unsafe impl Send for Bytes {}
-
-#[cfg(loom)]
-impl Bytes {
-    fn new() -> Bytes {
-        Bytes(loom::cell::UnsafeCell::new([0; 3]))
-    }
-
-    fn get(&self) -> [u64; 3] {
-        // SAFETY: loom has checked that nobody writes now.
-        self.0.with(|bytes| unsafe { *bytes })
-    }
-
-    fn set(&self, at: usize, value: u64) {
-        // SAFETY: loom has checked that nobody else reads or writes now.
-        self.0.with_mut(|bytes| unsafe { (*bytes)[at] = value });
-    }
-}
-
-/// The batch that lies in a slot: its number three times, so that half a write shows.
-#[cfg(shuttle)]
-struct Bytes([AtomicU64; 3]);
-
-#[cfg(shuttle)]
-impl Bytes {
-    fn new() -> Bytes {
-        Bytes([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)])
-    }
-
-    fn get(&self) -> [u64; 3] {
-        [0, 1, 2].map(|at| self.0[at].load(Ordering::Relaxed))
-    }
-
-    fn set(&self, at: usize, value: u64) {
-        self.0[at].store(value, Ordering::Relaxed);
     }
 }
 
@@ -305,7 +260,8 @@ impl Pool {
 
     /// Joins on that entry, if its lock and its word are free: the lock first.
     pub fn join(self: &Arc<Pool>, me: usize) -> Option<Member> {
-        if !self.lock(me) {
+        // A look before saves a lock on what is still the entry of somebody dead, who would seem alive.
+        if self.board.tenancy(me).is_live() || !self.lock(me) {
             return None;
         }
         let joined = catch_unwind(AssertUnwindSafe(|| self.board.join(me)));

@@ -17,7 +17,7 @@ pub fn two_takers_and_a_producer() {
     let pool = Pool::new(Shape::new(2, 3));
     let (producer, one, two) = (pool.member(0), pool.member(1), pool.member(2));
     producer.send(0).unwrap();
-    let takers = [one, two].map(|taker| thread::spawn(move || taker.try_take(1).map(|h| taker.consume(h))));
+    let takers = [one, two].map(|taker| thread::spawn(move || taker.pass(1)));
     producer.send(1).unwrap();
     for taker in takers {
         taker.join().unwrap();
@@ -29,8 +29,8 @@ pub fn two_takers_and_a_producer() {
 pub fn two_producers() {
     let pool = Pool::new(Shape::new(1, 2));
     let (one, two) = (pool.member(0), pool.member(1));
-    let other = thread::spawn(move || one.try_fill(0).map(|held| one.publish(held)).is_some());
-    let mine = two.try_fill(1).map(|held| two.publish(held)).is_some();
+    let other = thread::spawn(move || one.try_send(0));
+    let mine = two.try_send(1);
     assert!(mine != other.join().unwrap());
     pool.settle(&two);
 }
@@ -49,6 +49,22 @@ pub fn in_order(take: fn(&Member) -> Option<Held>) {
     }
     sending.join().unwrap();
     assert!(order.iter().copied().eq(0..order.len() as u64), "out of order: {order:?}");
+    pool.settle(&consumer);
+}
+
+/// What two have published isn't overtaken by what one of them publishes afterwards.
+pub fn in_order_of_two() {
+    let pool = Pool::new(Shape::new(3, 3));
+    let (one, two, consumer) = (pool.member(0), pool.member(1), pool.member(2));
+    let held = one.try_fill(0).unwrap();
+    let publishing = thread::spawn(move || one.publish(held));
+    two.send(1).unwrap();
+    assert!(consumer.pass(1));
+    publishing.join().unwrap();
+    two.send(2).unwrap();
+    let held = consumer.try_take(1).unwrap();
+    assert_ne!(held.batch, 2, "out of order");
+    consumer.consume(held);
     pool.settle(&consumer);
 }
 
@@ -216,17 +232,19 @@ pub fn two_producers_of_a_queue() {
 /// What somebody does who dies meanwhile; batch 0 waits at stage 1 of 2.
 pub const LIVES: [(&str, Life); 4] = [
     ("fills", |member| {
-        member.try_fill(1).map(|held| member.publish(held));
+        member.try_send(1);
     }),
     ("changes", |member| {
-        member.try_take(1).map(|held| member.pass_on(held));
+        member.pass(1);
     }),
     ("gives up", |member| {
-        member.try_take(1).map(|held| member.abandon(held));
+        if let Some(held) = member.try_take(1) {
+            member.abandon(held);
+        }
     }),
     ("changes, reads and leaves", |member| {
-        member.try_take(1).map(|held| member.pass_on(held));
-        member.try_take(2).map(|held| member.pass_on(held));
+        member.pass(1);
+        member.pass(2);
         member.exit();
     }),
 ];
@@ -237,9 +255,9 @@ pub fn a_death_at(life: Life, n: usize) -> bool {
     let (other, victim) = (pool.member(0), pool.member(1));
     other.send(0).unwrap();
     let living = thread::spawn(move || victim.mortal(dies_at(n), life).is_none());
-    other.try_take(2).map(|held| other.consume(held));
+    other.pass(2);
     other.sweep();
-    other.try_take(1).map(|held| other.pass_on(held));
+    other.pass(1);
     let died = living.join().unwrap();
     pool.settle(&other);
     died
@@ -247,15 +265,17 @@ pub fn a_death_at(life: Life, n: usize) -> bool {
 
 /// What somebody holds who is dead; the pool has one slot and three stages.
 pub const HOLDING: [(&str, Life); 3] = [
-    ("filling", |member| drop(member.try_fill(0))),
+    ("filling", |member| {
+        let _held = member.try_fill(0);
+    }),
     ("changing", |member| {
         member.send(0).unwrap();
-        drop(member.try_take(1));
+        let _held = member.try_take(1);
     }),
     ("reading", |member| {
         member.send(0).unwrap();
-        member.try_take(1).map(|held| member.pass_on(held));
-        drop(member.try_take(2));
+        member.pass(1);
+        let _held = member.try_take(2);
     }),
 ];
 
@@ -276,8 +296,8 @@ pub fn sweepers_and_a_newcomer(life: Life, sweep: Life, join: fn(&Arc<Pool>, usi
         let pool = pool.clone();
         thread::spawn(move || {
             let newcomer = join(&pool, 1)?;
-            newcomer.try_fill(1).map(|held| newcomer.publish(held));
-            newcomer.try_take(2).map(|held| newcomer.consume(held));
+            newcomer.try_send(1);
+            newcomer.pass(2);
             Some(newcomer)
         })
     };
@@ -293,16 +313,21 @@ pub fn a_dead_sweeper(life: Life, sweep: Life, n: usize) -> bool {
     let (pool, one, two) = bereaved(life);
     let sweeping = thread::spawn(move || two.mortal(dies_at(n), sweep).is_none());
     one.sweep();
-    one.try_take(2).map(|held| one.consume(held));
+    one.pass(2);
     let died = sweeping.join().unwrap();
     pool.settle(&one);
     died
 }
 
-/// One sweeps, another waits for the slot of the dead.
-pub fn a_sweeper_and_a_sleeper() {
-    let (pool, one, two) = bereaved(HOLDING[0].1);
-    let sweeping = thread::spawn(move || two.sweep());
+/// One waits for the slot of another, who dies and is swept by a third.
+pub fn a_sleeper_and_a_sweeper() {
+    let pool = Pool::new(Shape::new(1, 3));
+    let (one, victim, two) = (pool.member(0), pool.member(1), pool.member(2));
+    let _held = victim.try_fill(0);
+    let sweeping = thread::spawn(move || {
+        victim.die();
+        two.sweep()
+    });
     one.send(1).unwrap();
     sweeping.join().unwrap();
     pool.settle(&one);
@@ -314,7 +339,7 @@ pub fn a_dead_newcomer(n: usize) -> bool {
     let joining = {
         let pool = pool.clone();
         thread::spawn(move || {
-            let newcomer = |member: &Member| member.try_fill(1).map(|held| member.publish(held));
+            let newcomer = |member: &Member| member.try_send(1);
             pool.newcomer(dies_at(n), |pool| pool.join(1), newcomer).is_none()
         })
     };
@@ -342,7 +367,7 @@ pub fn a_normal_exit(exit: fn(&Member, Held)) {
     let held = two.try_take(1).unwrap();
     let exiting = thread::spawn(move || exit(&two, held));
     one.sweep();
-    one.try_take(1).map(|held| one.consume(held));
+    one.pass(1);
     exiting.join().unwrap();
     pool.settle(&one);
 }

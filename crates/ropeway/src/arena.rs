@@ -113,6 +113,8 @@ impl Arena {
 
     fn clear_mark(&self, slot: usize) {
         self.at.board.0.tag(self.me, slot).store(0, Release);
+        // Of two who let go at once, one must see that the other has: it frees the slot.
+        fence(SeqCst);
     }
 
     fn is_marked(&self, slot: usize) -> bool {

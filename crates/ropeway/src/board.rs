@@ -402,9 +402,6 @@ impl<S: Store> Board<S> {
         crash_point!("move.after");
         if to.to.state() == Some(State::Idle) {
             self.notify(to.to.stage());
-            if self.0.waiting_limit().is_some() && to.to.stage() != 0 {
-                self.notify(0);
-            }
         }
         true
     }

@@ -113,7 +113,6 @@ fn the_machine_counts_where_groups_leave_more_or_cannot_be_seen() {
 #[test]
 fn this_machine_and_this_process_are_described() {
     assert!(total() >= available().bytes && available().bytes > 0);
-    assert!(limits::cpus() >= 1);
     assert!(limits::address_space().is_none_or(|limit| limit > 0));
     assert!(limits::file_size().is_none_or(|limit| limit > 0));
     assert!(process::start_time(process::pid()).unwrap() >= process::start_time(1).unwrap());

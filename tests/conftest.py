@@ -1,9 +1,13 @@
 """What every test stands on: a check that nothing was left behind, children, fresh interpreters."""
 
+import os
+
+# A fork ends the threads of NumPy's BLAS and the next product starts them again: no leftovers.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 import contextlib
 import gc
 import multiprocessing
-import os
 import re
 import signal
 import subprocess

@@ -395,6 +395,8 @@ impl<S: Store> Board<S> {
             slot.ticket.store(ticket, Ordering::Relaxed);
         }
         self.record_loss(slot, claim.word, to);
+        // Before the word: the next holder's claim is seen before its own thread is written.
+        slot.thread.store(0, Ordering::Relaxed);
         crash_point!("move.before");
         if slot.swap(claim.word, to.to).is_err() {
             return false;

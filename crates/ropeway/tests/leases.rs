@@ -149,3 +149,21 @@ fn racing_exports_and_ends_give_a_slot_back_once() {
     }
     assert_eq!(pool.status().lost, []);
 }
+
+#[test]
+fn a_slot_that_another_thread_has_just_taken_isnt_held_by_this_one() {
+    let pool = Pool::create(&numbers(1)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..30_000 {
+                put(&pool, number).unwrap();
+            }
+        });
+        for number in 0..30_000 {
+            // Without a timeout: such a wait is refused when the thread waits for itself.
+            let slot = pool.take().unwrap();
+            assert_eq!(slot.slice::<u64>("n").unwrap()[0], number);
+            slot.release().unwrap();
+        }
+    });
+}

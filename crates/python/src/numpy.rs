@@ -6,7 +6,6 @@
 //! can't be had, `ropeway._arrays.view` makes the same arrays by calls of Python, in three times the
 //! time.
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, PoisonError};
 
@@ -57,20 +56,17 @@ pub unsafe fn array<'py>(
     static API: PyOnceLock<Option<Api>> = PyOnceLock::new();
     let py = owner.py();
     let Some(api) = API.get_or_init(py, || table(py).ok()).as_ref() else { return Ok(None) };
-    let mut dims = [0_isize; 64];
-    for (dim, &n) in dims.iter_mut().zip(shape) {
-        *dim = n as isize;
-    }
     let descr = decoded(py, dtype)?.into_ptr();
     let flags = CARRAY_RO | if writable { WRITEABLE } else { 0 };
     // SAFETY: the functions have these signatures in the versions that `table` lets through; the
-    // reference to `descr` is given away, the caller answers for memory, dtype and shape.
+    // reference to `descr` is given away, the caller answers for memory, dtype and shape, whose
+    // lengths, being those of something in memory, are the same as `isize`.
     let made = unsafe {
         (api.new)(
             api.view.as_ptr().cast(),
             descr,
             shape.len() as c_int,
-            dims.as_ptr(),
+            shape.as_ptr().cast::<isize>(),
             std::ptr::null(),
             start.cast(),
             flags,
@@ -118,18 +114,16 @@ fn table(py: Python<'_>) -> PyResult<Api> {
 
 /// The dtype of a text. Plain ones are kept; others could be changed by whoever gets them.
 fn decoded<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
-    static PLAIN: PyOnceLock<Mutex<HashMap<String, Py<PyAny>>>> = PyOnceLock::new();
+    // A program has a few, which are found faster than hashed.
+    static PLAIN: Mutex<Vec<(String, Py<PyAny>)>> = Mutex::new(Vec::new());
     static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let plain = PLAIN.get_or_init(py, Mutex::default);
-    let known =
-        plain.lock().unwrap_or_else(PoisonError::into_inner).get(text).map(|dtype| dtype.clone_ref(py));
-    if let Some(dtype) = known {
-        return Ok(dtype.into_bound(py));
+    let plain = || PLAIN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, dtype)) = plain().iter().find(|(known, _)| known == text) {
+        return Ok(dtype.bind(py).clone());
     }
     let dtype = DECODE.import(py, "ropeway._dtypes", "decode")?.call1((PyString::new(py, text),))?;
     if !text.starts_with(['{', '[']) {
-        let kept = dtype.clone().unbind();
-        plain.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned(), kept);
+        plain().push((text.to_owned(), dtype.clone().unbind()));
     }
     Ok(dtype)
 }

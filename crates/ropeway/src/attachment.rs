@@ -194,6 +194,12 @@ impl Attachment {
         self.cookie == fork::cookie()
     }
 
+    /// Where a search for a free slot begins.
+    pub fn next_free(&self) -> usize {
+        let hint = self.hint.load(Relaxed) as usize;
+        if hint < self.board.0.slots() { hint } else { 0 }
+    }
+
     /// True, once, when this process hasn't looked for the dead for a slice.
     pub fn sweep_due(&self) -> bool {
         // By the exact clock: by the coarse one a slice may seem shorter than it was, and the next

@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, crash_point, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, crash_point, fence, model_fence};
 use crate::word::{Move, Rules, State, Step, Word, step};
 
 /// The shared words of one slot, alone on their cache line.
@@ -53,7 +53,7 @@ impl Slot {
 
     fn swap(&self, from: Word, to: Word) -> Result<Word, Word> {
         self.word
-            .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::Acquire)
             .map(|_| to)
             .map_err(Word)
     }
@@ -383,6 +383,18 @@ impl<S: Store> Board<S> {
         None
     }
 
+    /// A look, far cheaper than a claim, at whether the claim of a waiter that spins may succeed.
+    ///
+    /// It spares the line of the slot: each look of a spinner takes it away from the holder, who is
+    /// about to write there. Acquirers look at the slot that comes next, takers at the tickets that
+    /// were drawn; other slots are seen by the claims that the waiter makes as well.
+    pub fn may_have_come(&self, stage: usize, hint: usize, tickets: u64) -> bool {
+        match stage {
+            0 => self.0.slot(hint).load().is_idle_at(0),
+            _ => self.0.tickets(stage).load(Ordering::Relaxed) != tickets,
+        }
+    }
+
     // ---- moving on ------------------------------------------------------------------------
 
     /// Makes a move of the holder; false when the word isn't the holder's any more.
@@ -424,10 +436,10 @@ impl<S: Store> Board<S> {
         }
     }
 
-    /// Wakes those who sleep at `stage`, if any do. The caller has made a word idle there.
+    /// Wakes those who sleep at `stage`, if any do. The caller has made a word idle there, by a swap.
     pub fn notify(&self, stage: usize) {
-        fence(Ordering::SeqCst);
-        if self.0.event(stage).load(Ordering::Relaxed) & 1 != 0 {
+        model_fence();
+        if self.0.event(stage).load(Ordering::SeqCst) & 1 != 0 {
             self.advance(stage);
         }
         if self.phase() != Phase::Open {
@@ -459,7 +471,7 @@ impl<S: Store> Board<S> {
 
     /// The phase that the pool is in.
     pub fn phase(&self) -> Phase {
-        Phase::of(self.0.phase().load(Ordering::Acquire))
+        Phase::of(self.0.phase().load(Ordering::SeqCst))
     }
 
     /// Brings the pool into `phase`, unless it is further already.
@@ -482,7 +494,7 @@ impl<S: Store> Board<S> {
     /// The claim comes first and the look second, so that after `close` returned no slot is begun
     /// that a taker doesn't see.
     pub fn confirm(&self, me: usize, claim: Claim) -> Result<Claim, Phase> {
-        fence(Ordering::SeqCst);
+        model_fence();
         match self.phase() {
             Phase::Open => Ok(claim),
             phase => {

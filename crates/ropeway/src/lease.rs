@@ -518,9 +518,11 @@ impl Hold {
 
     /// The slot's only array.
     fn only(&self) -> Result<(Cow<'_, Field>, u64)> {
-        let fields = self.fields()?;
-        match fields.as_ref() {
-            [field] => self.find(&field.name.clone()),
+        if let (Some(regions), Some([field])) = (&self.at.regions, self.at.config().fields.as_deref()) {
+            return Ok((Cow::Borrowed(field), regions[0] + self.claim.index as u64 * field.bytes()));
+        }
+        match self.fields()?.as_ref() {
+            [field] => self.find(&field.name),
             _ => Err(self.no_such("not one array")),
         }
     }

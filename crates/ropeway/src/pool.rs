@@ -329,8 +329,7 @@ fn claim_free(at: &Attachment) -> Option<std::result::Result<Claim, Phase>> {
     if at.leaving.load(Relaxed) {
         return Some(Err(Phase::Closed));
     }
-    let (board, me, config) = (&at.board, at.me, at.config());
-    let hint = at.hint.load(Relaxed) as usize;
+    let (board, me, config, hint) = (&at.board, at.me, at.config(), at.next_free());
     let claim = match config.slots < config.max_slots {
         true => board.acquire_or_add(me, hint, config.max_slots),
         false => board.acquire(me, hint),
@@ -382,9 +381,6 @@ fn take(
     number: Option<u64>,
     wait: &mut Wait<'_>,
 ) -> Result<Arc<Hold>> {
-    if let Some(hold) = take_now(at, stage, write, number) {
-        return Ok(hold);
-    }
     let drained = || {
         let phase = at.board.phase();
         let over = phase == Phase::Aborted || at.leaving.load(Relaxed);
@@ -413,7 +409,9 @@ fn wait_for<T>(
         )));
     }
     let due = || at.sweep_due();
-    let waiter = Waiter { stage, spin: &at.spins[stage], sweep_due: &due };
+    let (hint, drawn) = (at.next_free(), at.board.0.tickets(stage).load(Relaxed));
+    let look = || at.board.may_have_come(stage, hint, drawn);
+    let waiter = Waiter { stage, spin: &at.spins[stage], look: &look, sweep_due: &due };
     let endless = wait.timeout.is_none();
     let alone = || (endless && stage > 0 && is_alone(at, stage)).then_some(Ended::Alone);
     let mut patience = Until::new(wait.timeout, wait.pulse);

@@ -28,6 +28,16 @@ pub fn spin_hint() {
     std::hint::spin_loop();
 }
 
+/// Keeps a `SeqCst` read-modify-write before the `SeqCst` loads that follow it.
+///
+/// The memory model does that by itself, given a `SeqCst` fence between the store and the loads of
+/// the other side (C++20, [atomics.order]), and processors have no more to do for it. loom takes
+/// `SeqCst` accesses for `AcqRel` ones and knows fences alone.
+pub fn model_fence() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}
+
 /// A named instant before or after a store to shared memory, at which a participant may die.
 ///
 /// Costs nothing in an ordinary build. With the feature `crash-points` the process kills itself

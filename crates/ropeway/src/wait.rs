@@ -107,16 +107,19 @@ impl Spin {
         self.budget_ns.store(next, Relaxed);
     }
 
-    /// Spins for at most the budget until `claim` succeeds.
-    fn spin<T>(&self, claim: &mut impl FnMut() -> Option<T>) -> Option<T> {
+    /// Spins for at most the budget until `claim` succeeds: at every eighth turn it is tried, at
+    /// the others only if `look` says that it may.
+    fn spin<T>(&self, look: &dyn Fn() -> bool, claim: &mut impl FnMut() -> Option<T>) -> Option<T> {
         let budget = self.budget();
         if budget.is_zero() {
             return None;
         }
         let start = Instant::now();
         loop {
-            for _ in 0..8 {
-                if let Some(found) = claim() {
+            for turn in 1..=8 {
+                if (turn == 8 || look())
+                    && let Some(found) = claim()
+                {
                     self.learn(Some(start.elapsed()));
                     return Some(found);
                 }
@@ -136,6 +139,8 @@ pub struct Waiter<'a> {
     pub stage: usize,
     /// Its spin budget.
     pub spin: &'a Spin,
+    /// Says cheaply whether a claim may succeed by now.
+    pub look: &'a dyn Fn() -> bool,
     /// Says whether this process should look for the dead now.
     pub sweep_due: &'a dyn Fn() -> bool,
 }
@@ -165,7 +170,7 @@ impl<S: Store> Board<S> {
             if left == Some(Duration::ZERO) {
                 return Err(Ended::TimedOut);
             }
-            if let Some(found) = waiter.spin.spin(&mut claim) {
+            if let Some(found) = waiter.spin.spin(waiter.look, &mut claim) {
                 return Ok(found);
             }
             let event = self.0.event(waiter.stage);

@@ -122,7 +122,7 @@ impl Member {
         ended: impl FnMut() -> Option<Ended>,
     ) -> Result<T, Ended> {
         let due = || self.pool.heap().somebody_lies_dead();
-        let waiter = Waiter { stage, spin: &Spin::new(Duration::ZERO), sweep_due: &due };
+        let waiter = Waiter { stage, spin: &Spin::new(Duration::ZERO), look: &|| true, sweep_due: &due };
         self.board().wait(&waiter, patience, claim, ended)
     }
 

@@ -121,9 +121,10 @@ impl Pool {
     pub fn acquire_with(&self, wait: &mut Wait<'_>) -> Result<WriteLease> {
         let at = self.0.get()?;
         let claim = match claim_free(at) {
-            Some(Ok(claim)) => claim,
-            _ => wait_for(at, 0, wait, || claim_free(at), || None)?.map_err(|phase| over(at, 0, phase))?,
+            Some(found) => found,
+            None => wait_for(at, 0, wait, || claim_free(at), || None)?,
         };
+        let claim = claim.map_err(|phase| over(at, 0, phase))?;
         let lease = filling(at.clone(), claim);
         lease.prepare(wait.pulse)?;
         Ok(lease)
@@ -381,6 +382,9 @@ fn take(
     number: Option<u64>,
     wait: &mut Wait<'_>,
 ) -> Result<Arc<Hold>> {
+    if let Some(hold) = take_now(at, stage, write, number) {
+        return Ok(hold);
+    }
     let drained = || {
         let phase = at.board.phase();
         let over = phase == Phase::Aborted || at.leaving.load(Relaxed);

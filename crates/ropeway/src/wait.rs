@@ -4,10 +4,11 @@
 //! rest counts events. A wake is a hint, the slice of 50 ms is the promise: a waiter that is never
 //! woken still sees everything within it, and takes back what the dead held.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::board::{Board, Phase, Store};
-use crate::sync::{AtomicU32, Ordering, fence, spin_hint};
+use crate::sync::{self, Ordering, fence, spin_hint};
 
 /// The longest time that a waiter sleeps without looking around.
 pub const SLICE: Duration = Duration::from_millis(50);
@@ -60,76 +61,161 @@ impl Patience for Until<'_> {
     }
 }
 
-/// The spin budget of one stage in this process: it follows what spinning brought lately.
+/// How a waiter at one stage spins in this process; it follows what spinning brought lately.
 ///
-/// Two processes on one core must not burn their time slices, and an idle core takes as long to
-/// wake as hundreds of hand-offs. So the budget is twice what the last success took, shrinks to
-/// nothing when spinning fails, and every 64th wait probes whether it pays again.
+/// A spinner polls for a microsecond, and then yields the processor between looks: on a core of its
+/// own that costs little, on a shared one it is the shortest way to whoever it waits for. It goes on
+/// for twice as long as the last success took. Where spinning fails, because the other side is slow
+/// or its core asleep, the budget shrinks to nothing; where a yield let a third party run for long,
+/// yields stop. Probes, rarer and rarer while they fail, find out whether it pays again.
 #[derive(Debug)]
 pub struct Spin {
-    budget_ns: std::sync::atomic::AtomicU32,
-    waits: std::sync::atomic::AtomicU32,
+    budget_ns: AtomicU32,
+    probe: Probe,
+    /// Yields before it polls: the last success came when another process had run on this core.
+    yields_first: AtomicBool,
+    /// Says when to yield, once it took too long.
+    uncrowded: Probe,
     longest_ns: u32,
 }
 
 impl Spin {
     const LEAST_NS: u32 = 2_000;
     const PROBE_NS: u32 = 50_000;
-    const PROBE_EVERY: u32 = 64;
+    /// Polling without a yield; and a yield of this length has let somebody else run.
+    const POLL: Duration = Duration::from_micros(1);
+    /// So often others may run before it sleeps after all.
+    const TURNS: u32 = 3;
+    /// A yield of this length let the wrong one run.
+    const CROWDED: Duration = Duration::from_micros(100);
 
     /// A budget that never exceeds `longest`; zero switches spinning off.
     pub fn new(longest: Duration) -> Spin {
         let longest_ns = u32::try_from(longest.as_nanos()).unwrap_or(u32::MAX);
-        Spin { budget_ns: Self::PROBE_NS.min(longest_ns).into(), waits: 0.into(), longest_ns }
+        Spin {
+            budget_ns: Self::PROBE_NS.min(longest_ns).into(),
+            probe: Probe::new(4, 1 << 10),
+            yields_first: false.into(),
+            uncrowded: Probe::new(1 << 10, 1 << 20),
+            longest_ns,
+        }
     }
 
     fn budget(&self) -> Duration {
-        use std::sync::atomic::Ordering::Relaxed;
-        let budget = self.budget_ns.load(Relaxed);
-        let probe =
-            budget < Self::PROBE_NS && self.waits.fetch_add(1, Relaxed).is_multiple_of(Self::PROBE_EVERY);
-        let ns = if probe { Self::PROBE_NS } else { budget };
+        let ns = match self.budget_ns.load(Relaxed) {
+            0 if self.probe.is_due() => Self::PROBE_NS,
+            budget => budget,
+        };
         Duration::from_nanos(u64::from(ns.min(self.longest_ns)))
     }
 
-    fn learn(&self, took: Option<Duration>) {
-        use std::sync::atomic::Ordering::Relaxed;
-        let next = match took {
-            Some(took) => {
-                let twice = u32::try_from(took.as_nanos() * 2).unwrap_or(u32::MAX);
-                twice.clamp(Self::LEAST_NS, Self::PROBE_NS * 2)
+    fn succeeded(&self, spun: Duration, others_ran: bool) {
+        let twice = u32::try_from(spun.as_nanos() * 2).unwrap_or(u32::MAX);
+        self.budget_ns.store(twice.clamp(Self::LEAST_NS, Self::PROBE_NS * 2), Relaxed);
+        self.probe.succeeded();
+        self.yields_first.store(others_ran, Relaxed);
+        if others_ran {
+            self.uncrowded.succeeded();
+        }
+    }
+
+    fn failed(&self) {
+        match self.budget_ns.load(Relaxed) / 4 {
+            small if small < Self::LEAST_NS / 4 => {
+                self.budget_ns.store(0, Relaxed);
+                self.probe.failed();
             }
-            None => match self.budget_ns.load(Relaxed) / 4 {
-                small if small < Self::LEAST_NS / 4 => 0,
-                smaller => smaller,
-            },
-        };
-        self.budget_ns.store(next, Relaxed);
+            smaller => self.budget_ns.store(smaller, Relaxed),
+        }
     }
 
     /// Spins for at most the budget until `claim` succeeds: at every eighth turn it is tried, at
     /// the others only if `look` says that it may.
     fn spin<T>(&self, look: &dyn Fn() -> bool, claim: &mut impl FnMut() -> Option<T>) -> Option<T> {
+        let may_yield = self.uncrowded.is_due();
         let budget = self.budget();
         if budget.is_zero() {
             return None;
         }
+        let mut yields = may_yield && self.yields_first.load(Relaxed);
+        let mut others_ran = Others::default();
         let start = Instant::now();
         loop {
+            if yields {
+                let before = start.elapsed();
+                std::thread::yield_now();
+                let took = start.elapsed() - before;
+                if took >= Self::CROWDED {
+                    self.uncrowded.failed();
+                    return None;
+                }
+                others_ran.count(took);
+            }
             for turn in 1..=8 {
                 if (turn == 8 || look())
                     && let Some(found) = claim()
                 {
-                    self.learn(Some(start.elapsed()));
+                    self.succeeded(start.elapsed() - others_ran.time, others_ran.turns > 0);
                     return Some(found);
                 }
                 spin_hint();
             }
-            if start.elapsed() >= budget {
-                self.learn(None);
+            let spun = start.elapsed() - others_ran.time;
+            if spun >= budget || others_ran.turns >= Self::TURNS {
+                self.failed();
                 return None;
             }
+            yields = may_yield && (spun >= Self::POLL || others_ran.turns > 0);
         }
+    }
+}
+
+/// What others did on this core while a spinner yielded.
+#[derive(Default)]
+struct Others {
+    turns: u32,
+    time: Duration,
+}
+
+impl Others {
+    fn count(&mut self, yielded: Duration) {
+        if yielded >= Spin::POLL {
+            self.turns += 1;
+            self.time += yielded;
+        }
+    }
+}
+
+/// Says when something that failed is to be tried again: after more and more waits.
+#[derive(Debug)]
+struct Probe {
+    waits: AtomicU32,
+    pause: AtomicU32,
+    least: u32,
+    most: u32,
+}
+
+impl Probe {
+    /// Due at once; later after `least` waits, twice as many after each failure, at most `most`.
+    fn new(least: u32, most: u32) -> Probe {
+        Probe { waits: 0.into(), pause: 0.into(), least, most }
+    }
+
+    /// Counts a wait; true when it is one to try.
+    fn is_due(&self) -> bool {
+        let left = self.waits.load(Relaxed);
+        self.waits.store(left.saturating_sub(1), Relaxed);
+        left == 0
+    }
+
+    fn succeeded(&self) {
+        self.pause.store(0, Relaxed);
+    }
+
+    fn failed(&self) {
+        let pause = self.pause.load(Relaxed).saturating_mul(2).clamp(self.least, self.most);
+        self.pause.store(pause, Relaxed);
+        self.waits.store(pause, Relaxed);
     }
 }
 
@@ -146,7 +232,8 @@ pub struct Waiter<'a> {
 }
 
 impl<S: Store> Board<S> {
-    /// Waits at a stage until `claim` succeeds or `ended` says why it never will.
+    /// Waits at a stage until `claim`, which the caller has tried already, succeeds, or `ended` says
+    /// why it never will.
     pub fn wait<T>(
         &self,
         waiter: &Waiter<'_>,
@@ -157,14 +244,14 @@ impl<S: Store> Board<S> {
         let mut round = 0_u32;
         loop {
             round = round.wrapping_add(1);
-            if let Some(found) = claim() {
-                return Ok(found);
-            }
             if let Some(why) = self.is_over(&mut ended) {
                 return Err(why);
             }
-            if (waiter.sweep_due)() && self.sweep().slots > 0 {
-                continue;
+            if (waiter.sweep_due)()
+                && self.sweep().slots > 0
+                && let Some(found) = claim()
+            {
+                return Ok(found);
             }
             let left = patience.left();
             if left == Some(Duration::ZERO) {
@@ -182,6 +269,9 @@ impl<S: Store> Board<S> {
                 return Err(why);
             }
             let woken = self.0.sleep(event, value, left.map_or(SLICE, |left| left.min(SLICE)));
+            if let Some(found) = claim() {
+                return Ok(found);
+            }
             if (!woken || round.is_multiple_of(PULSE_EVERY)) && !patience.pulse() {
                 return Err(Ended::Interrupted);
             }
@@ -197,7 +287,7 @@ impl<S: Store> Board<S> {
 }
 
 /// Says on the event count that somebody may sleep, and returns the value to sleep on.
-fn announce(event: &AtomicU32) -> u32 {
+fn announce(event: &sync::AtomicU32) -> u32 {
     let value = event.fetch_or(1, Ordering::AcqRel) | 1;
     fence(Ordering::SeqCst);
     value

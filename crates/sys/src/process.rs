@@ -63,12 +63,8 @@ pub fn random_id() -> [u8; 16] {
 
 /// Returns the time since boot as of the last clock tick (some milliseconds ago), the cheap way.
 pub fn monotonic_coarse_ns() -> u64 {
-    nanoseconds(ClockId::MonotonicCoarse)
-}
-
-/// Returns the time since boot.
-pub fn monotonic_ns() -> u64 {
-    nanoseconds(ClockId::Monotonic)
+    let time = clock_gettime(ClockId::MonotonicCoarse);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 /// Kills this process on the spot, as a test's way to die in the middle of something.
@@ -90,9 +86,4 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
             Err(error) => panic!("the kernel gives no random bytes: {error}"),
         }
     }
-}
-
-fn nanoseconds(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }

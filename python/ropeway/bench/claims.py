@@ -83,6 +83,7 @@ def _roundtrip(results: Results) -> Iterator[Claim]:
     for name, placement, limit, never in (
         (RopewaySleeping.name, ONE_CORE, 1.6, False),
         (RopewaySleeping.name, TWO_CORES, 1.6, False),
+        (Ropeway.name, ONE_CORE, 1.6, False),
         (Ropeway.name, ONE_CORE, 3.0, True),
     ):
         where = {"question": "roundtrip", "nbytes": SMALL, "placement": placement}

@@ -118,9 +118,12 @@ impl Member {
         &self,
         stage: usize,
         patience: &mut impl Patience,
-        claim: impl FnMut() -> Option<T>,
+        mut claim: impl FnMut() -> Option<T>,
         ended: impl FnMut() -> Option<Ended>,
     ) -> Result<T, Ended> {
+        if let Some(found) = claim() {
+            return Ok(found);
+        }
         let due = || self.pool.heap().somebody_lies_dead();
         let waiter = Waiter { stage, spin: &Spin::new(Duration::ZERO), look: &|| true, sweep_due: &due };
         self.board().wait(&waiter, patience, claim, ended)

@@ -13,7 +13,7 @@ class Ropeway(Peer):
 
     name = "ropeway"
     needs = ("ropeway._core",)
-    waits = "spins, then sleeps"
+    waits = "spins, yields, then sleeps"
 
     def __init__(self, context: BaseContext, nbytes: int, slots: int, round_trip: bool) -> None:
         super().__init__(context, nbytes, slots, round_trip)

@@ -4,7 +4,7 @@ import os
 
 from ropeway import _core, _exit
 from ropeway._arrays import Array, empty, share, zeros
-from ropeway._core import ReadLease, WriteLease
+from ropeway._core import Pointer, ReadLease, WriteLease
 from ropeway._errors import (
     Closed,
     Gone,
@@ -42,6 +42,7 @@ __all__ = [
     "NoSuch",
     "OutOfMemory",
     "PeerDied",
+    "Pointer",
     "Pool",
     "PoolStatus",
     "Queue",

@@ -36,7 +36,7 @@ unsafe impl Owner for Keeper {}
 
 impl Keeper {
     /// What keeps the memory of an array, counted once more; `None` if it isn't ours.
-    fn of(array: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Keeper>> {
+    pub fn of(array: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Keeper>> {
         let py = array.py();
         let mut base = array.getattr(intern!(py, "base"))?;
         loop {

@@ -11,6 +11,7 @@ use ropeway::{Export, Field, ReadLease, WriteLease};
 use crate::errors::translate;
 use crate::export::{Memory, PyExport};
 use crate::numpy;
+use crate::pointer::PyPointer;
 use crate::wait::blocking;
 
 /// An array over an export.
@@ -98,6 +99,16 @@ macro_rules! lease_methods {
             #[getter]
             fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 view(py, self.0.export_only().map_err(translate)?)
+            }
+
+            /// The address of one array (by default the only one), for those who take nothing else.
+            #[pyo3(signature = (name=None))]
+            fn pointer(&self, py: Python<'_>, name: Option<&str>) -> PyResult<PyPointer> {
+                let export = match name {
+                    Some(name) => self.0.export(name),
+                    None => self.0.export_only(),
+                };
+                PyPointer::new(&view(py, export.map_err(translate)?)?)
             }
 
             /// Names of the arrays.

@@ -9,6 +9,7 @@ mod export;
 mod foreign;
 mod lease;
 mod numpy;
+mod pointer;
 mod pool;
 mod status;
 mod table;
@@ -32,6 +33,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<exchange::PyExchange>()?;
     module.add_function(wrap_pyfunction!(exchange::constant_capsule, module)?)?;
     module.add_function(wrap_pyfunction!(table::exchange_api, module)?)?;
+    module.add_class::<pointer::PyPointer>()?;
     module.add_class::<foreign::PyForeign>()?;
     module.add_function(wrap_pyfunction!(foreign::import_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::import_arrow, module)?)?;

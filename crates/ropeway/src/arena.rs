@@ -22,11 +22,14 @@ use crate::attachment::Attachment;
 use crate::bequest;
 use crate::block::Block;
 use crate::board::{Claim, Store, Tenancy};
+use crate::commitment::committed_of;
 use crate::config::{MAX_SLOTS, Options};
 use crate::error::{Error, Result};
+use crate::extents::Cursor;
+use crate::guard;
 use crate::handle::{Handle, Route};
 use crate::layout::{ARENA_END, CLAIMED, PICKLED, mark};
-use crate::memory::{Asking, Cursor, committed_of};
+use crate::memory::Asking;
 use crate::sync::fence;
 use crate::word::{Move, State};
 
@@ -280,6 +283,7 @@ impl Arena {
             },
         };
         open.window = Arc::downgrade(&window);
+        self.guard(slot, &window, true);
         *open.counts.entry(slot).or_default() += 1;
         let start = window.ptr().as_ptr().wrapping_add(offset as usize);
         let start = NonNull::new(start).expect("a mapping isn't at address 0");
@@ -363,6 +367,15 @@ impl Arena {
         Err(Error::Incompatible(format!("array {serial} of {}: it lies outside of its slot", Arena::label())))
     }
 
+    /// Lets this process at the pages of a slot that it has open, or takes them away, when debugging.
+    fn guard(&self, slot: usize, window: &Mapping, open: bool) {
+        if self.at.guard.is_some()
+            && let Ok(spans) = self.at.memory.extents(&self.at.board.0, slot)
+        {
+            spans.iter().for_each(|span| guard::protect(window, *span, open));
+        }
+    }
+
     /// Forgets one use of a slot; does nothing in a child that has never joined this arena.
     pub fn close_slot(&self, slot: usize) {
         if self.cookie != fork::cookie() {
@@ -373,6 +386,9 @@ impl Arena {
         *count -= 1;
         if *count == 0 {
             open.counts.remove(&slot);
+            if let Some(window) = open.window.upgrade() {
+                self.guard(slot, &window, false);
+            }
             self.clear_mark(slot);
             self.try_free(slot);
         }

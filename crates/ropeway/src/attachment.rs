@@ -18,6 +18,7 @@ use crate::board::{Board, Phase, Store, Taken, Tenancy};
 use crate::config::{Config, Options, hex};
 use crate::error::{Error, Result};
 use crate::exports::Exports;
+use crate::guard::Guard;
 use crate::handle::{Handle, Route};
 use crate::layout::{ARENA_END, Control, POOL_END, creator_tag};
 use crate::member::{Membership, claim_entry, introduce, open_control, open_data, route_of};
@@ -45,6 +46,8 @@ pub(crate) struct Attachment {
     pub mourned: LocalU64,
     pub leaving: AtomicBool,
     pub exports: Exports,
+    /// Traps for stale pointers, where they are asked for.
+    pub guard: Option<Guard>,
     swept_at: LocalU64,
     alive: Mutex<Option<Alive>>,
     _name: Option<Name>,
@@ -179,6 +182,7 @@ impl Attachment {
             mourned: LocalU64::new(0),
             leaving: AtomicBool::new(false),
             exports: Exports::new(),
+            guard: Guard::from_environment(),
             swept_at: LocalU64::new(0),
             alive: Mutex::new(Some(alive)),
             _name: name,

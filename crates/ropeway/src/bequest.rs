@@ -14,9 +14,9 @@ use ropeway_sys::process;
 
 use crate::arena::{Arena, Open};
 use crate::attachment::Attachment;
+use crate::extents::KnownGuard;
 use crate::layout::mark;
 use crate::member::{Membership, claim_entry, introduce};
-use crate::memory::KnownGuard;
 use crate::process::Process;
 use crate::sync::fence;
 

@@ -7,8 +7,9 @@
 use crate::attachment::Attachment;
 use crate::config::PACKED_META;
 use crate::error::{Error, Result};
+use crate::extents::Cursor;
 use crate::field::{ALIGNMENT, Field, alignment};
-use crate::memory::{Asking, Cursor, Memory, Span};
+use crate::memory::{Asking, Memory, Span};
 use crate::sync::Ordering;
 use crate::wire::{Reader, Writer};
 

@@ -62,6 +62,9 @@ pub(crate) struct Hold {
 
 impl Hold {
     pub fn new(at: Arc<Attachment>, claim: Claim, contents: Contents) -> Arc<Hold> {
+        if let Some(guard) = &at.guard {
+            guard.open(&at, claim.index);
+        }
         Arc::new(Hold {
             at,
             claim,
@@ -192,11 +195,20 @@ impl Hold {
         }
         if self.pages == Pages::Private {
             // Nobody looks at them any more, and the lease may be kept as an object for long.
-            self.private.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            let maps = std::mem::take(&mut *self.private.lock().unwrap_or_else(PoisonError::into_inner));
+            if let Some(guard) = &self.at.guard {
+                maps.into_iter().for_each(|(_, map, _)| guard.bury(map));
+            }
+        }
+        if let Some(guard) = &self.at.guard {
+            guard.shut(&self.at, self.claim.index);
         }
         let (me, stage) = (self.at.me, self.claim.word.stage());
         let middle = stage != 0 && stage != self.at.config().rules.last;
         self.at.board.move_on(self.claim, if middle { Move::Abandon { me } } else { Move::Release { me } });
+        if let Some(guard) = &self.at.guard {
+            guard.poison(&self.at, self.claim.index);
+        }
     }
 }
 
@@ -492,6 +504,9 @@ impl WriteLease {
             hold.contents().write_back(at, hold.claim.index)?;
         }
         hold.end_unused("published")?;
+        if let Some(guard) = &at.guard {
+            guard.shut(at, hold.claim.index);
+        }
         if at.board.move_on(hold.claim, Move::Publish { me: at.me }) {
             return Ok(());
         }

@@ -25,6 +25,8 @@ mod bequest;
 #[cfg(not(any(loom, shuttle)))]
 mod block;
 #[cfg(not(any(loom, shuttle)))]
+mod commitment;
+#[cfg(not(any(loom, shuttle)))]
 mod config;
 #[cfg(not(any(loom, shuttle)))]
 mod contents;
@@ -33,7 +35,11 @@ mod error;
 #[cfg(not(any(loom, shuttle)))]
 mod exports;
 #[cfg(not(any(loom, shuttle)))]
+mod extents;
+#[cfg(not(any(loom, shuttle)))]
 mod field;
+#[cfg(not(any(loom, shuttle)))]
+mod guard;
 #[cfg(not(any(loom, shuttle)))]
 mod handle;
 #[cfg(not(any(loom, shuttle)))]

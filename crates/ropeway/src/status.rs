@@ -6,10 +6,10 @@ use std::time::Duration;
 use ropeway_sys::memfd::Memfd;
 
 use crate::board::{Board, Phase, Store};
+use crate::commitment::{committed, committed_of};
 use crate::error::{Error, Result};
 use crate::exports::ExportStatus;
 use crate::layout::{Control, POOL_END};
-use crate::memory::{committed, committed_of};
 use crate::word::{State, Word};
 
 /// A pool at one moment. Slots move while it is taken; each line is true by itself.

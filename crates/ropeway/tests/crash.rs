@@ -10,7 +10,7 @@ use ropeway::{Block, Error, Options, Pool, Result, State, arena_status, join_ses
 roles!(works, makes_and_closes, root, makes_arrays);
 
 /// Every instant that a member passes.
-const INSTANTS: [&str; 17] = [
+const INSTANTS: [&str; 18] = [
     "join.before",
     "join.after",
     "claim.before",
@@ -28,6 +28,7 @@ const INSTANTS: [&str; 17] = [
     "bury.after",
     "leave.after",
     "depart.after",
+    "poison.after",
 ];
 
 /// Dies at the instant that is given behind the pool, in the middle of all that a member can do.
@@ -35,6 +36,10 @@ fn works(given: &str) {
     let (given, instant) = given.split_once(' ').unwrap();
     // SAFETY: this process has one thread.
     unsafe { std::env::set_var("ROPEWAY_CRASH", instant) };
+    if instant.starts_with("poison") {
+        // SAFETY: as above.
+        unsafe { std::env::set_var("ROPEWAY_DEBUG", "1") };
+    }
     let pool = pool(given);
     say("joined");
     // Takes back what another has left, which died before this one was started.

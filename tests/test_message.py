@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as npst
 import ropeway as rw
 from queues import slots_in_use, through
 from ropeway._arrays import address
+from ropeway._views import View
 
 Point = collections.namedtuple("Point", "x y meta")
 
@@ -46,7 +47,7 @@ def test_structures_are_kept(q):
 
 def test_arrays_come_out_as_views_of_one_slot(q):
     one, other = through(q, [np.zeros(1000), np.ones(1000)])
-    assert type(one) is np.ndarray
+    assert type(one) is View
     assert one.flags.writeable
     assert not one.flags.owndata
     assert len(slots_in_use(q)) == 1
@@ -93,7 +94,7 @@ def test_every_dtype_and_shape_is_kept(q, dtype, shape):
     before, y, after = through(q, ["before", x, "after"])
     assert (before, after) == ("before", "after")
     assert (y.dtype, y.shape, y.tobytes()) == (x.dtype, x.shape, x.tobytes())
-    assert type(y) is np.ndarray
+    assert type(y) is View
 
 
 def test_dates_and_not_a_time(q):
@@ -236,11 +237,12 @@ nested = st.recursive(
 
 
 def equal(one, other):
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, np.ndarray):
+    if isinstance(other, np.ndarray):
+        assert type(one) is View
         same = (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
         return same and one.flags.writeable == other.flags.writeable
+    if type(one) is not type(other):
+        return False
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
     if isinstance(one, list):
@@ -282,3 +284,18 @@ def test_nothing_that_was_put_is_kept_alive(q):
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_frameworks_take_arrays_that_came_out_and_the_slot_waits(q):
+    imported = np.from_dlpack(through(q, {"a": np.arange(1000.0)})["a"])
+    gc.collect()
+    assert len(slots_in_use(q)) == 1
+    assert imported.tolist() == list(range(1000))
+    del imported
+    assert not slots_in_use(q)
+    array = through(q, np.arange(1000.0))
+    capsule = array.__dlpack__(max_version=(1, 3))
+    exports = {export.kind: export.count for export in slots_in_use(q)[0].exports}
+    assert exports["DLPack capsule"] == 1
+    del array, capsule
+    assert not slots_in_use(q)

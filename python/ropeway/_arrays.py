@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ropeway import _core, _dtypes
+from ropeway._extent import address
 from ropeway._layout import Layout, ShapeLike, layout
 from ropeway._sources import source
 from ropeway._views import AnyArray, View
@@ -78,12 +79,6 @@ def shared_block(array: AnyArray) -> "_core.Block | None":
     while owner is not None and not isinstance(owner, _core.Block):
         owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
     return owner
-
-
-def address(array: AnyArray) -> int:
-    """The address of the array's first element."""
-    place: int = array.__array_interface__["data"][0]
-    return place
 
 
 def copy_elements(source: AnyArray, target: AnyArray) -> None:

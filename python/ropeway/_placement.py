@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ropeway import _dtypes
-from ropeway._arrays import address, copy_elements
-from ropeway._views import AnyArray
+from ropeway._arrays import copy_elements
+from ropeway._extent import address, extent
+from ropeway._views import AnyArray, View
 
 _ALIGNMENT = 64
 _EFFORT: Any = 10_000  # steps that NumPy may take to find out whether two arrays share an element
@@ -109,13 +110,13 @@ class Placement:
         return offset
 
 
-def views(places: Iterable[Place], memory: Any) -> list[AnyArray]:
+def views(places: Iterable[Place], memory: Any) -> list[View]:
     """Makes the arrays again, as views of the memory that they were copied to."""
     arrays = []
     for text, shape, strides, offset, writeable in places:
         dtype = _dtypes.decode(text)
         buffer = memory if dtype.itemsize and 0 not in shape else bytearray()
-        array: AnyArray = np.ndarray(shape, dtype, buffer, offset, strides)
+        array = View(shape, dtype, buffer, offset, strides)
         if not writeable:
             array.flags.writeable = False
         arrays.append(array)
@@ -131,13 +132,7 @@ def _place(array: AnyArray, strides: tuple[int, ...] | None, offset: int) -> Pla
 
 
 def _span(number: int, array: AnyArray) -> _Span:
-    begin = end = address(array)
-    if array.flags.forc:
-        return _Span(begin, end + array.nbytes, number, array)
-    for length, stride in zip(array.shape, array.strides, strict=True):
-        reach = (length - 1) * stride
-        begin, end = begin + min(reach, 0), end + max(reach, 0)
-    return _Span(begin, end + array.itemsize, number, array)
+    return _Span(*extent(array), number, array)
 
 
 def _groups(spans: list[_Span]) -> Iterator[list[_Span]]:

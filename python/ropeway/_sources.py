@@ -2,12 +2,13 @@
 
 import json
 import math
+import sys
 from typing import Any
 
 import numpy as np
 
 from ropeway import _core, _dtypes
-from ropeway._views import AnyArray
+from ropeway._extent import AnyArray, extent
 
 _VERSION = (1, 3)
 
@@ -52,7 +53,7 @@ def _exchanged(x: Any, what: str) -> AnyArray | None:
             return _by_arrow(x)
     except BufferError as error:
         raise BufferError(f"{what} can't take this {type(x).__name__}: {error}") from error
-    return np.asarray(x) if hasattr(x, "__array_interface__") else None
+    return _by_interface(x, what) if hasattr(x, "__array_interface__") else None
 
 
 def _by_dlpack(x: Any) -> AnyArray:
@@ -81,6 +82,36 @@ def _by_arrow(x: Any) -> AnyArray:
     if math.prod(rows["shape"]) != math.prod(array.shape[1:]):
         raise BufferError(f"its rows have {array.shape[1:]} numbers, and shape {rows['shape']}")
     return array.reshape(array.shape[0], *rows["shape"])
+
+
+class _Said:
+    """Says once more what an object's `__array_interface__` has said, and keeps the memory."""
+
+    def __init__(self, interface: dict[str, Any], owner: Any) -> None:
+        self.__array_interface__, self.owner = interface, owner
+
+
+def _by_interface(x: Any, what: str) -> AnyArray:
+    """NumPy believes whatever the interface says; here it must lie within memory that there is."""
+    owner, said = x, dict(x.__array_interface__)
+    kind, data = type(x).__name__, said.get("data")
+    if said.get("mask") is not None:
+        raise BufferError(f"{what} would drop the mask of this {kind}: fill it first")
+    low, high = 1, sys.maxsize
+    if not isinstance(data, tuple):
+        owner = np.frombuffer(x if data is None else data, "u1")
+        low, high = extent(owner)
+        said["data"] = (low + said.pop("offset", 0), True)
+    array = np.asarray(_Said(said, owner))
+    if array.dtype.hasobject:
+        raise TypeError(f"{what} takes no Python objects, found dtype {array.dtype}")
+    begin, end = extent(array)
+    if array.size and not low <= begin <= end <= high:
+        raise BufferError(
+            f"{what} can't take this {kind}: shape {array.shape} and strides {array.strides} "
+            f"reach from {begin:#x} to {end:#x}, outside of its memory, {low:#x} to {high:#x}"
+        )
+    return array
 
 
 def _over(foreign: "_core.Foreign") -> AnyArray:

@@ -92,6 +92,66 @@ def test_foreign_nonsense_is_refused_and_let_go_of(fields, why):
 
 
 @pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"data": b"x" * 16}, "outside"),
+        ({"data": b"x" * 24, "offset": 8}, "outside"),
+        ({"data": b"x" * 24, "offset": -8}, "outside"),
+        ({"data": b"x" * 24, "strides": (16,)}, "outside"),
+        ({"data": b"x" * 24, "strides": (-8,)}, "outside"),
+        ({"data": (2**64 - 16, False)}, "outside"),
+        ({"data": (-5, False)}, "outside"),
+        ({"data": (16, False), "strides": (2**62,)}, "outside"),
+        ({"data": (16, False), "strides": (-16,)}, "outside"),
+        ({"data": (0, False)}, "NULL"),
+        ({"data": (16, False), "shape": (2**62,)}, "too big"),
+        ({"data": (16, False), "shape": (-1,)}, "negative"),
+        ({"data": (16, False), "typestr": "|O"}, "object"),
+        ({"data": b"x" * 24, "mask": b"xxx"}, "mask"),
+        ({}, "bytes-like"),
+    ],
+    ids=str,
+)
+def test_an_array_interface_is_not_believed_blindly(said, why):
+    class Liar:
+        __array_interface__ = {"version": 3, "shape": (3,), "typestr": "<f8", **said}  # noqa: RUF012
+
+    pool = rw.Pool(1, shape=(3,), dtype="f8")
+    with pytest.raises((BufferError, TypeError, ValueError), match=why):
+        rw.share(Liar())
+    with pool.acquire() as slot, pytest.raises((BufferError, TypeError, ValueError), match=why):
+        slot["array"] = Liar()
+    assert is_free(pool)
+
+
+def test_an_array_interface_may_point_into_a_buffer():
+    class Buffered:
+        def __init__(self, **said):
+            values = np.arange(6.0).tobytes()
+            said = {"shape": (3,), "typestr": "<f8", "version": 3, "data": values} | said
+            self.__array_interface__ = said
+
+    assert rw.share(Buffered(offset=8)).tolist() == [1, 2, 3]
+    assert rw.share(Buffered(offset=40, strides=(-16,))).tolist() == [5, 3, 1]
+    assert rw.share(Buffered(shape=(0,), data=(0, False))).tolist() == []
+    fields = {"typestr": "|V16", "descr": [("a", "<f8"), ("b", "<f8")]}
+    assert rw.share(Buffered(**fields)).tolist() == [(0, 1), (2, 3), (4, 5)]
+
+
+def test_elements_need_no_alignment():
+    memory = np.zeros(33, "u1")
+    values = memory[1:].view("f8")
+    values[...] = [1, 2, 3, 4]
+    assert values.ctypes.data % 8
+    pool = rw.Pool(1, shape=(4,), dtype="f8")
+    for source in (Producer(values), Interface(values)):
+        assert rw.share(source).tolist() == [1, 2, 3, 4]
+        with pool.acquire() as slot:
+            slot["array"] = source
+            assert slot.array.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
     ("device", "name"), [((2, 0), "CUDA"), ((10, 3), "ROCm"), ((8, 0), "Metal")]
 )
 def test_a_device_is_looked_at_before_anything_is_asked_for(device, name):

@@ -55,7 +55,7 @@ def everything(index):
         "ordered": collections.OrderedDict(z=True, y=complex(index)),
         "default": collections.defaultdict(list, k=1),
         "list": [np.arange(2) + index, "text", (b"bytes", None)],
-        "date": np.datetime64("2010-01-01", "ns") + index,
+        "date": np.datetime64("2010-01-01", "ns") + np.timedelta64(index, "ns"),
         "none": None,
         "object": {1, 2, index},
     }

@@ -20,6 +20,7 @@ from datasets import (
 )
 
 import ropeway as rw
+from capsules import Seen, address
 
 
 def numbers(batches):
@@ -71,11 +72,43 @@ def test_the_structure_of_a_sample_is_kept(loader, workers):
     assert list(batch) == list(everything(0))
 
 
-def test_arrays_of_a_batch_are_aligned_and_writable(loader):
-    for batch in loader(Made(6, lambda_free), batch_size=3, workers=1):
+@pytest.mark.parametrize("workers", [0, 1])
+def test_arrays_of_a_batch_are_aligned_and_writable(loader, workers):
+    for batch in loader(Made(6, lambda_free), batch_size=3, workers=workers):
         for array in batch:
             assert array.__array_interface__["data"][0] % 64 == 0
             array[:] = 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_frameworks_take_arrays_of_a_batch_as_they_are(loader, workers):
+    for batch in loader(Numbers(8), batch_size=4, workers=workers):
+        array = batch["array"]
+        seen = Seen(array.__dlpack__(max_version=(1, 3)))
+        assert (seen.flags, seen.data, seen.shape) == (0, address(array), array.shape)
+        assert Seen(array.__dlpack__()).name == "dltensor", (
+            "it may be written, so the old form does"
+        )
+        imported = np.from_dlpack(array)
+        assert address(imported) == address(array)
+        arrow = array.__arrow_c_array__()
+        del array, arrow, imported
+
+
+def test_a_slot_of_a_loader_waits_for_the_tensor(loader):
+    def held():
+        slots = batches._engine.pool.status().slots
+        return [slot.index for slot in slots if slot.stage == "use" and slot.state == "held-write"]
+
+    batches = loader(Numbers(4), batch_size=4, workers=1)
+    (batch,) = batches
+    tensor = np.from_dlpack(batch["array"])
+    del batch
+    gc.collect()
+    assert held()
+    assert (tensor == np.arange(4)[:, None, None]).all()
+    del tensor
+    assert not held()
 
 
 def lambda_free(index):

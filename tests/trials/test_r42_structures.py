@@ -53,11 +53,13 @@ def aliases():
 
 
 def same(got, made):
-    assert type(got) is type(made), (got, made)
     if isinstance(made, np.ndarray):
+        assert isinstance(got, np.ndarray), got
         assert got.dtype == made.dtype and got.shape == made.shape and (got == made).all()
         assert shared(got)
-    elif isinstance(made, dict):
+        return
+    assert type(got) is type(made), (got, made)
+    if isinstance(made, dict):
         assert list(got) == list(made)
         for key in made:
             same(got[key], made[key])

@@ -278,13 +278,15 @@ impl PyExchange {
                 "Arrow takes arrays in C order without gaps: give it x.copy()",
             ));
         }
-        let Some(keeper) = Keeper::of(array, Kind::Arrow)? else {
-            return Err(PyBufferError::new_err(
-                "this array isn't in ropeway's memory: give Arrow numpy.asarray(x)",
-            ));
-        };
         let tensor = described.tensor();
-        let (schema, data) = arrow::export(tensor.data, &text, tensor.shape, keeper).map_err(refused)?;
+        let (start, keeper) = match Keeper::of(array, Kind::Arrow)? {
+            Some(keeper) => (tensor.data.cast_const(), keeper),
+            None => {
+                let copy = export::copy_of(&tensor);
+                (copy.0.as_ptr().cast::<u8>().wrapping_add(copy.1), Keeper::Copy(copy.0))
+            }
+        };
+        let (schema, data) = arrow::export(start, &text, tensor.shape, keeper).map_err(refused)?;
         let (schema, data) =
             (NonNull::from(Box::leak(Box::new(schema))), NonNull::from(Box::leak(Box::new(data))));
         PyTuple::new(py, [give(py, schema), give(py, data)].into_iter().collect::<PyResult<Vec<_>>>()?)

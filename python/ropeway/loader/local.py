@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from ropeway._extent import address
 from ropeway.loader import info
 from ropeway.loader.engine import Arrival, Numbers, Work
 from ropeway.loader.fetch import Fetcher, Result
 from ropeway.loader.record import Kind, Plan
 from ropeway.loader.seeds import GlobalState, Seeds
+
+_ALIGNMENT = 64
 
 
 class Local(Numbers):
@@ -47,7 +50,7 @@ class Local(Numbers):
         batch, nbytes = slot.sent, 0
         if result.layout is not None:
             others = pickle.loads(result.rest) if result.rest else []
-            batch = result.layout.batch(result.layout.arrays(slot.data), others)
+            batch = result.layout.batch(slot.data, others)
             nbytes = result.layout.nbytes
         ended = time.monotonic_ns()
         return Arrival(result.kind, plan.sequence, batch, result.samples, nbytes, 0, began, ended)
@@ -93,8 +96,10 @@ class _Heap:
         self.sent: Any = None
 
     def memory(self, nbytes: int) -> Any:
-        """Memory for the rows."""
-        self.data = np.empty(nbytes, "u1")
+        """Memory for the rows, aligned as a slot's is."""
+        data = np.empty(nbytes + _ALIGNMENT, "u1")
+        start = -address(data) % _ALIGNMENT
+        self.data = data[start : start + nbytes]
         return self.data
 
     def keep(self, thing: Any) -> bytes:

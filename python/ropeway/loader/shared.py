@@ -223,7 +223,7 @@ class Shared(Numbers):
             memory = lease.export("data")[0] if layout.nbytes else None
             others = pickle.loads(noted.rest) if noted.rest else []
             self._nbytes = layout.nbytes
-            batch = layout.batch(layout.arrays(memory), others)
+            batch = layout.batch(memory, others)
             return batch, layout.rows or 1, layout.nbytes
         if noted.kind is Kind.MESSAGE:
             letter: Any = Letter(lease, bytes(noted.rest))

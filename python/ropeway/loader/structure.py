@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ropeway._errors import Invalid
+from ropeway._sources import source
+from ropeway._views import AnyArray, View
 
 _ALIGNMENT = 64
 _SCALARS: dict[type, np.dtype[Any]] = {
@@ -23,8 +25,6 @@ _SCALARS: dict[type, np.dtype[Any]] = {
     float: np.dtype(np.float64),
     complex: np.dtype(np.complex128),
 }
-
-AnyArray = np.ndarray[Any, np.dtype[Any]]
 
 
 class Misfit(Invalid):
@@ -250,16 +250,16 @@ class Layout:
     def __reduce__(self) -> Any:
         return Layout, (self.node, self.rows)
 
-    def arrays(self, memory: Any) -> list[AnyArray]:
+    def arrays(self, memory: Any, kind: type[AnyArray] = np.ndarray) -> list[AnyArray]:
         """The arrays of the batch, over its memory (which may be None if it takes no bytes)."""
         return [
-            np.ndarray(shape, dtype, memory, offset) if size else np.empty(shape, dtype)
+            kind(shape, dtype, memory, offset) if size else kind(shape, dtype)
             for shape, dtype, offset, size in self._places
         ]
 
-    def batch(self, arrays: list[AnyArray], others: list[Any]) -> Any:
-        """The batch: the structure with these arrays and lists in it."""
-        return self.node.build(iter(arrays), iter(others))  # type: ignore[arg-type]
+    def batch(self, memory: Any, others: list[Any]) -> Any:
+        """The batch: the structure with arrays over this memory, and these lists, in it."""
+        return self.node.build(iter(self.arrays(memory, View)), iter(others))  # type: ignore[arg-type]
 
     def row(self, arrays: list[AnyArray], number: int) -> Any:
         """One row of the batch, as views; what isn't an array is None."""
@@ -313,7 +313,7 @@ def _from_framework(value: Any) -> AnyArray:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return np.asarray(value.numpy())
-    return np.asarray(np.from_dlpack(value))
+    return source(value, "a loader")
 
 
 def _emptied(mapping: Any) -> Any:

@@ -5,6 +5,7 @@ name (``bfloat16``), anything with fields or sub-arrays as JSON. Nothing is ever
 evaluated, so that a text from shared memory can do no harm.
 """
 
+import contextlib
 import functools
 import importlib
 import json
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ropeway import _core
 from ropeway._errors import Incompatible
 
 _PLAIN = re.compile(r"[<>|=]?[biufcSUVMm]\d+(\[\d*[A-Za-z]+(/\d+)?\])?")
@@ -72,6 +74,7 @@ def _spec(dtype: np.dtype[Any]) -> Any:
 @functools.lru_cache(maxsize=256)
 def _plain_text(dtype: np.dtype[Any]) -> str:
     if dtype.type.__module__ == "ml_dtypes" and dtype.isnative:
+        _teach_numpy(dtype)
         return dtype.name
     if dtype.isbuiltin != 2 and _PLAIN.fullmatch(dtype.str):  # 2: registered by a package
         return dtype.str
@@ -138,7 +141,21 @@ def _decode_plain(text: str) -> np.dtype[Any]:
     scalar = getattr(ml_dtypes, text, None)
     if not isinstance(scalar, type):
         raise _unknown(text)
-    return np.dtype(scalar)
+    dtype = np.dtype(scalar)
+    _teach_numpy(dtype)
+    return dtype
+
+
+def _teach_numpy(dtype: np.dtype[Any]) -> None:
+    """Tells NumPy DLPack's code of a dtype of ml_dtypes, so that `np.from_dlpack` takes it.
+
+    NumPy can be told from 2.5 on; before, it refuses such capsules, and other frameworks don't.
+    """
+    register = getattr(np.dtypes, "register_dlpack_dtype", None)
+    if register is not None:
+        # Raised for dtypes without a code, and if NumPy knows of another dtype for it.
+        with contextlib.suppress(BufferError, ValueError):
+            register(_core.dlpack_code(dtype.name), dtype)
 
 
 def _unknown(text: str) -> Incompatible:

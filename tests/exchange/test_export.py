@@ -49,6 +49,24 @@ def test_dtypes_go_as_themselves(dtype):
         del array
 
 
+@pytest.mark.parametrize("dtype", [d for d in CODES if not isinstance(d, str)], ids=str)
+def test_numpy_takes_small_floats_as_themselves_where_it_can_be_told(dtype):
+    pool = rw.Pool(1, shape=(3, 5), dtype=dtype)
+    with pool.acquire() as slot:
+        slot.array[...] = 1
+        for array in (slot.array, rw.share(np.ones((3, 5), dtype))):
+            if hasattr(np.dtypes, "register_dlpack_dtype"):
+                imported = np.from_dlpack(array)
+                assert (imported.dtype, address(imported)) == (array.dtype, address(array))
+                assert (imported == array).all()
+                del imported
+            else:
+                with pytest.raises((RuntimeError, BufferError), match="Unsupported dtype"):
+                    np.from_dlpack(array)
+        del array
+    assert is_free(pool)
+
+
 @pytest.mark.parametrize(
     ("dtype", "instead"),
     [

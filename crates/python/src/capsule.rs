@@ -126,6 +126,12 @@ pub fn take_arrow(schema: &Bound<'_, PyAny>, array: &Bound<'_, PyAny>) -> PyResu
     unsafe { arrow::import(schema, array) }.map_err(refused)
 }
 
+/// DLPack's code and bits of a dtype text; BufferError where it has none.
+#[pyfunction]
+pub fn dlpack_code(text: &str) -> PyResult<(u8, u8)> {
+    ropeway_exchange::dtype::code(text).map(|dtype| (dtype.code, dtype.bits)).map_err(refused)
+}
+
 /// The device of a `__dlpack_device__`, refused if the CPU can't read its memory.
 #[pyfunction]
 pub fn check_device(kind: i32, id: i32) -> PyResult<()> {

@@ -38,6 +38,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(foreign::import_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::import_arrow, module)?)?;
     module.add_function(wrap_pyfunction!(capsule::check_device, module)?)?;
+    module.add_function(wrap_pyfunction!(capsule::dlpack_code, module)?)?;
     module.add_class::<block::PyBlock>()?;
     module.add_function(wrap_pyfunction!(block::session, module)?)?;
     module.add_function(wrap_pyfunction!(block::allocate, module)?)?;

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python lint bench clean
+.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps lint bench clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -23,7 +23,7 @@ build: $(VENV)/.package  ## build ropeway into .venv
 demo: build $(VENV)/.demo  ## train a small network on augmented photos for half a minute
 	@$(BIN)/ropeway demo
 
-test: test-rust test-loom test-shuttle test-python  ## run all tests
+test: test-rust test-loom test-shuttle test-python test-traps  ## run all tests
 
 test-rust: tools  ## ... those of the Rust crates
 	cargo test $(CRATES)
@@ -37,6 +37,9 @@ test-shuttle: tools  ## ... the models, in many random interleavings
 
 test-python: build $(VENV)/.dev $(VENV)/.demo  ## ... those of the Python package
 	$(BIN)/python -m pytest
+
+test-traps: build $(VENV)/.dev $(VENV)/.demo  ## ... some of them again with traps for stale pointers
+	ROPEWAY_DEBUG=1 $(BIN)/python -m pytest tests/exchange tests/test_pool_python.py tests/test_queue.py tests/test_message.py
 
 lint: build $(VENV)/.dev $(VENV)/.demo  ## check format, lints and types
 	cargo fmt --check

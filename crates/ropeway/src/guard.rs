@@ -56,7 +56,7 @@ impl Guard {
     /// leave the content as it was.
     pub fn poison(&self, at: &Attachment, slot: usize) {
         let word = at.board.0.slot(slot).load();
-        if !word.is_idle_at(0) {
+        if !word.is_idle_at(0) || at.leaving.load(Ordering::Relaxed) {
             return;
         }
         let Some(claim) = at.board.claim(slot, word, Move::Acquire { me: at.me }) else { return };

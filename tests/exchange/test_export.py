@@ -7,6 +7,7 @@ from single import KNOWS_VERSIONS, NEW, is_free, one, taken
 
 import ropeway as rw
 from capsules import IS_COPIED, READ_ONLY, Handed, Seen, address
+from ropeway._views import View
 
 CODES = {
     "bool": (6, 8),
@@ -65,6 +66,15 @@ def test_numpy_takes_small_floats_as_themselves_where_it_can_be_told(dtype):
                     np.from_dlpack(array)
         del array
     assert is_free(pool)
+
+
+def test_small_floats_outside_of_shared_memory_go_too():
+    array = View((3,), ml_dtypes.bfloat16)
+    array[...] = [1, 2, 3]
+    seen = Seen(capsule := array.__dlpack__(**NEW))
+    assert seen.dtype == (4, 16, 1)
+    assert rw.share(Handed(capsule)).tolist() == [1, 2, 3]
+    assert seen.flags == IS_COPIED or seen.data == address(array)
 
 
 @pytest.mark.parametrize(

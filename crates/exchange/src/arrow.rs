@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr::{self, NonNull};
 
 use crate::abi::{ArrowArray, ArrowSchema};
-use crate::import::Release;
-use crate::{Foreign, Layout, Owner, Result, dtype, refuse};
+use crate::import::{Release, has_addresses};
+use crate::{Foreign, Layout, MAX_NDIM, Owner, Result, dtype, refuse};
 
 const NAME: &str = "ARROW:extension:name";
 const DETAILS: &str = "ARROW:extension:metadata";
@@ -217,15 +217,21 @@ pub unsafe fn import(schema: NonNull<ArrowSchema>, array: NonNull<ArrowArray>) -
     // SAFETY: the caller answers for what the structures point to.
     unsafe {
         let details = details(&schema.0)?;
-        let (data, text, shape) = read(&schema.0, &held.0, 0, None)?;
+        let (data, text, shape) = read(&schema.0, &held.0, 0, None, 0)?;
         let layout = Layout::new(&shape, None, dtype::itemsize(dtype::code(text)?))?;
+        if !layout.is_empty() && !has_addresses(data.addr(), &layout) {
+            return refuse(format!(
+                "its {} bytes from {data:p} aren't all inside the address space",
+                layout.span
+            ));
+        }
         let foreign =
             Foreign { data, dtype: text, layout, readonly: true, _release: Release::Arrow { _held: held } };
         Ok((foreign, details))
     }
 }
 
-/// Address of the first number, its type, and the shape.
+/// Address of the first number, its type, and the shape; `depth` lists deep in the array.
 ///
 /// # Safety
 ///
@@ -235,7 +241,11 @@ unsafe fn read(
     array: &ArrowArray,
     skip: i64,
     length: Option<i64>,
+    depth: usize,
 ) -> Result<(*mut u8, &'static str, Vec<i64>)> {
+    if depth > MAX_NDIM {
+        return refuse(format!("its lists are nested; at most {MAX_NDIM} axes are taken"));
+    }
     if schema.format.is_null() {
         return refuse("its schema has no format");
     }
@@ -261,7 +271,15 @@ unsafe fn read(
     if let Some(width) = format.strip_prefix("+w:") {
         let width: i64 = width.parse().ok().filter(|&width| width >= 0).unwrap_or(-1);
         let (first, all) = (offset.checked_mul(width), length.checked_mul(width));
-        let lone = schema.n_children == 1 && array.n_children == 1;
+        // SAFETY: a structure that says it has a child has a list of one.
+        let lone = unsafe {
+            schema.n_children == 1
+                && array.n_children == 1
+                && !schema.children.is_null()
+                && !array.children.is_null()
+                && !(*schema.children).is_null()
+                && !(*array.children).is_null()
+        };
         let (Some(first), Some(all), true) = (first, all, lone && width >= 0) else {
             return refuse(format!(
                 "its lists can't be read: format {format}, offset {offset}, length {length}"
@@ -270,7 +288,7 @@ unsafe fn read(
         // SAFETY: both have one child each.
         let (item, items) = unsafe { (&**schema.children, &**array.children) };
         // SAFETY: children follow the interface as their parents do.
-        let (data, text, inner) = unsafe { read(item, items, first, Some(all)) }?;
+        let (data, text, inner) = unsafe { read(item, items, first, Some(all), depth + 1) }?;
         return Ok((data, text, [length, width].into_iter().chain(inner.into_iter().skip(1)).collect()));
     }
     let text = dtype::from_arrow(&format)?;

@@ -105,6 +105,11 @@ pub fn from_arrow(format: &str) -> Result<&'static str> {
     }
 }
 
+/// True for floats that NumPy knows from ml_dtypes only.
+pub fn is_small_float(dtype: DLDataType) -> bool {
+    dtype.code == BFLOAT || (7..=14).contains(&dtype.code)
+}
+
 /// Bytes of one element.
 pub fn itemsize(dtype: DLDataType) -> usize {
     usize::from(dtype.bits) * usize::from(dtype.lanes) / 8

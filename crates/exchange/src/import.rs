@@ -148,6 +148,13 @@ unsafe fn check(tensor: &DLTensor, readonly: bool, release: Release) -> Result<F
     Ok(Foreign { data, dtype: text, layout, readonly, _release: release })
 }
 
+/// Whether all elements have addresses, if the first has this one.
+pub(crate) fn has_addresses(first: usize, layout: &Layout) -> bool {
+    let lowest = first.checked_sub(layout.before).filter(|&lowest| lowest > 0);
+    let end = lowest.and_then(|lowest| lowest.checked_add(layout.span));
+    end.is_some_and(|end| end <= isize::MAX as usize)
+}
+
 /// The first element, after a check that all elements have addresses.
 fn place(tensor: &DLTensor, layout: &Layout) -> Result<*mut u8> {
     if layout.is_empty() {
@@ -157,10 +164,7 @@ fn place(tensor: &DLTensor, layout: &Layout) -> Result<*mut u8> {
         return refuse(format!("it has {} elements and no memory", layout.len()));
     }
     let first = usize::try_from(tensor.byte_offset).ok().and_then(|by| tensor.data.addr().checked_add(by));
-    let lowest = first.and_then(|first| first.checked_sub(layout.before)).filter(|&lowest| lowest > 0);
-    let end =
-        lowest.and_then(|lowest| lowest.checked_add(layout.span)).filter(|&end| end <= isize::MAX as usize);
-    match end {
+    match first.filter(|&first| has_addresses(first, layout)) {
         Some(_) => Ok(tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize)),
         None => refuse(format!(
             "its {} bytes from {:p} with offset {} aren't all inside the address space",

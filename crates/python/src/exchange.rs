@@ -212,7 +212,17 @@ impl PyExchange {
             return copied(py, &described, versioned);
         }
         let Some(keeper) = Keeper::of(array, Kind::Capsule)? else {
-            return export_by_numpy(array, max_version);
+            return match export_by_numpy(array, max_version) {
+                // Before NumPy 2.5 it has no code for them.
+                Err(_)
+                    if copy.is_none()
+                        && dtype::is_small_float(described.dtype)
+                        && (versioned || !described.readonly()) =>
+                {
+                    copied(py, &described, versioned)
+                }
+                other => other,
+            };
         };
         if versioned {
             let flags = if described.readonly() { READ_ONLY } else { 0 };

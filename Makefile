@@ -3,9 +3,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps lint bench clean
+.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps lint fuzz bench clean
 
 PYTHON ?= python3
+# How long each target is fuzzed.
+SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 MATURIN := $(BIN)/maturin develop --release
@@ -49,12 +51,15 @@ lint: build $(VENV)/.dev $(VENV)/.demo  ## check format, lints and types
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest ropeway._core
 
+fuzz: tools  ## feed garbage to what reads what others wrote: make fuzz SECONDS=60
+	@.ci/fuzz $(SECONDS)
+
 bench: build $(VENV)/.bench  ## measure against other ways of handing over arrays
 	cargo build --release -p ropeway-bench
 	@$(BIN)/ropeway bench
 
 clean:  ## remove whatever was built
-	rm -rf target target-* $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf target target-* fuzz/target fuzz/artifacts $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find python tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/ropeway/*.so
 

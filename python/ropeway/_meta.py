@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ropeway._errors import Incompatible
+
 
 class _Unfit(Exception):
     """What can't be kept, and the way to it, innermost key first."""
@@ -28,8 +30,11 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Reads what `encode` wrote; no bytes at all are None."""
-    return json.loads(data) if data else None
+    """Reads what `encode` wrote; no bytes at all are None. Raises Incompatible for anything else."""
+    try:
+        return json.loads(data) if data else None
+    except (ValueError, RecursionError) as error:
+        raise Incompatible(f"slot.meta: {len(data)} bytes that aren't metadata: {error}") from None
 
 
 def _plain(value: Any) -> Any:

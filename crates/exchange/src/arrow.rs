@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr::{self, NonNull};
 
 use crate::abi::{ArrowArray, ArrowSchema};
-use crate::import::{Release, has_addresses};
+use crate::import::{Release, place};
 use crate::{Foreign, Layout, MAX_NDIM, Owner, Result, dtype, refuse};
 
 const NAME: &str = "ARROW:extension:name";
@@ -217,21 +217,25 @@ pub unsafe fn import(schema: NonNull<ArrowSchema>, array: NonNull<ArrowArray>) -
     // SAFETY: the caller answers for what the structures point to.
     unsafe {
         let details = details(&schema.0)?;
-        let (data, text, shape) = read(&schema.0, &held.0, 0, None, 0)?;
+        let Numbers { buffer, offset, text, shape } = read(&schema.0, &held.0, 0, None, 0)?;
         let layout = Layout::new(&shape, None, dtype::itemsize(dtype::code(text)?))?;
-        if !layout.is_empty() && !has_addresses(data.addr(), &layout) {
-            return refuse(format!(
-                "its {} bytes from {data:p} aren't all inside the address space",
-                layout.span
-            ));
-        }
+        let data = place(buffer, offset, &layout)?;
         let foreign =
             Foreign { data, dtype: text, layout, readonly: true, _release: Release::Arrow { _held: held } };
         Ok((foreign, details))
     }
 }
 
-/// Address of the first number, its type, and the shape; `depth` lists deep in the array.
+/// The numbers of an array, not yet checked against the address space.
+struct Numbers {
+    buffer: *mut u8,
+    /// Bytes to the first number.
+    offset: u64,
+    text: &'static str,
+    shape: Vec<i64>,
+}
+
+/// Finds the numbers of an array, or of the lists in it; `depth` lists deep.
 ///
 /// # Safety
 ///
@@ -242,7 +246,7 @@ unsafe fn read(
     skip: i64,
     length: Option<i64>,
     depth: usize,
-) -> Result<(*mut u8, &'static str, Vec<i64>)> {
+) -> Result<Numbers> {
     if depth > MAX_NDIM {
         return refuse(format!("its lists are nested; at most {MAX_NDIM} axes are taken"));
     }
@@ -288,22 +292,20 @@ unsafe fn read(
         // SAFETY: both have one child each.
         let (item, items) = unsafe { (&**schema.children, &**array.children) };
         // SAFETY: children follow the interface as their parents do.
-        let (data, text, inner) = unsafe { read(item, items, first, Some(all), depth + 1) }?;
-        return Ok((data, text, [length, width].into_iter().chain(inner.into_iter().skip(1)).collect()));
+        let inner = unsafe { read(item, items, first, Some(all), depth + 1) }?;
+        let shape = [length, width].into_iter().chain(inner.shape.into_iter().skip(1)).collect();
+        return Ok(Numbers { shape, ..inner });
     }
     let text = dtype::from_arrow(&format)?;
     if array.n_buffers != 2 || !array.dictionary.is_null() {
         return refuse(format!("its numbers of format {format} come with {} buffers", array.n_buffers));
     }
     let by = offset.checked_mul(dtype::itemsize(dtype::code(text)?) as i64);
-    let data = buffer(1);
-    match by {
-        Some(_) if length == 0 => Ok((ptr::null_mut(), text, vec![0])),
-        Some(by) if !data.is_null() => {
-            Ok((data.cast_mut().cast::<u8>().wrapping_add(by as usize), text, vec![length]))
-        }
-        _ => refuse(format!("its {length} elements have no memory")),
-    }
+    let by = by.and_then(|by| u64::try_from(by).ok());
+    let Some(offset) = by else {
+        return refuse(format!("its {length} elements from {offset} lie beyond all memory"));
+    };
+    Ok(Numbers { buffer: buffer(1).cast_mut().cast(), offset, text, shape: vec![length] })
 }
 
 /// The details of a fixed-shape tensor, if it is one.

@@ -144,31 +144,27 @@ unsafe fn check(tensor: &DLTensor, readonly: bool, release: Release) -> Result<F
         |at: *mut i64| (0..ndim).map(|axis| unsafe { at.add(axis).read_unaligned() }).collect::<Vec<_>>();
     let strides = (!tensor.strides.is_null()).then(|| entries(tensor.strides));
     let layout = Layout::new(&entries(tensor.shape), strides.as_deref(), dtype::itemsize(tensor.dtype))?;
-    let data = place(tensor, &layout)?;
+    let data = place(tensor.data.cast(), tensor.byte_offset, &layout)?;
     Ok(Foreign { data, dtype: text, layout, readonly, _release: release })
 }
 
-/// Whether all elements have addresses, if the first has this one.
-pub(crate) fn has_addresses(first: usize, layout: &Layout) -> bool {
-    let lowest = first.checked_sub(layout.before).filter(|&lowest| lowest > 0);
-    let end = lowest.and_then(|lowest| lowest.checked_add(layout.span));
-    end.is_some_and(|end| end <= isize::MAX as usize)
-}
-
-/// The first element, after a check that all elements have addresses.
-fn place(tensor: &DLTensor, layout: &Layout) -> Result<*mut u8> {
+/// The first element, `offset` bytes behind `data`, after a check that all elements have addresses.
+pub(crate) fn place(data: *mut u8, offset: u64, layout: &Layout) -> Result<*mut u8> {
     if layout.is_empty() {
         return Ok(std::ptr::null_mut());
     }
-    if tensor.data.is_null() {
+    if data.is_null() {
         return refuse(format!("it has {} elements and no memory", layout.len()));
     }
-    let first = usize::try_from(tensor.byte_offset).ok().and_then(|by| tensor.data.addr().checked_add(by));
-    match first.filter(|&first| has_addresses(first, layout)) {
-        Some(_) => Ok(tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize)),
+    let first = usize::try_from(offset).ok().and_then(|by| data.addr().checked_add(by));
+    let lowest = first.and_then(|first| first.checked_sub(layout.before)).filter(|&lowest| lowest > 0);
+    let end =
+        lowest.and_then(|lowest| lowest.checked_add(layout.span)).filter(|&end| end <= isize::MAX as usize);
+    match end {
+        Some(_) => Ok(data.wrapping_add(offset as usize)),
         None => refuse(format!(
-            "its {} bytes from {:p} with offset {} aren't all inside the address space",
-            layout.span, tensor.data, tensor.byte_offset
+            "its {} bytes from {data:p} with offset {offset} aren't all inside the address space",
+            layout.span
         )),
     }
 }

@@ -20,7 +20,7 @@ fn view<'py>(py: Python<'py>, (export, field): (Export, Cow<'_, Field>)) -> PyRe
     let (start, writable) = (export.as_ptr(), export.is_writable());
     let export = Bound::new(py, PyExport(Memory::Slot(export)))?;
     // SAFETY: the export keeps the field's bytes mapped and the slot in place.
-    match unsafe { numpy::array(export.as_any(), start, writable, &field.dtype, &field.shape)? } {
+    match unsafe { numpy::array(export.as_any(), start, writable, &field)? } {
         Some(array) => Ok(array),
         None => {
             let shape = PyTuple::new(py, &field.shape)?;

@@ -13,6 +13,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
+use ropeway::Field;
+
+use crate::errors::raise;
 
 type GetVersion = unsafe extern "C" fn() -> c_uint;
 type NewFromDescr = unsafe extern "C" fn(
@@ -44,29 +47,42 @@ struct Api {
 
 /// An array of `ropeway._views.View` over memory that `owner` keeps; `None` without NumPy's table.
 ///
+/// # Errors
+/// `Incompatible` if the dtype's text can't be read, or has another size than the field says: it may
+/// have been written by anybody.
+///
 /// # Safety
-/// `owner` keeps the bytes of `shape` times the dtype's size at `start` in place.
+/// `owner` keeps the field's bytes at `start` in place.
 pub unsafe fn array<'py>(
     owner: &Bound<'py, PyAny>,
     start: *mut u8,
     writable: bool,
-    dtype: &str,
-    shape: &[u64],
+    field: &Field,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     static API: PyOnceLock<Option<Api>> = PyOnceLock::new();
     let py = owner.py();
     let Some(api) = API.get_or_init(py, || table(py).ok()).as_ref() else { return Ok(None) };
-    let descr = decoded(py, dtype)?.into_ptr();
+    let (descr, itemsize) = decoded(py, &field.dtype)?;
+    if itemsize != field.itemsize as usize {
+        return Err(raise(
+            "Incompatible",
+            format!(
+                "array {:?}: its dtype {:?} has {itemsize} bytes, its description says {}",
+                field.name, field.dtype, field.itemsize
+            ),
+        ));
+    }
     let flags = CARRAY_RO | if writable { WRITEABLE } else { 0 };
     // SAFETY: the functions have these signatures in the versions that `table` lets through; the
-    // reference to `descr` is given away, the caller answers for memory, dtype and shape, whose
-    // lengths, being those of something in memory, are the same as `isize`.
+    // reference to `descr` is given away. The caller answers for the field's bytes, of which there are
+    // as many as shape and itemsize say (`Field`), and the dtype has that size. A length that isn't an
+    // `isize`, of an array without elements, is one that NumPy refuses.
     let made = unsafe {
         (api.new)(
             api.view.as_ptr().cast(),
-            descr,
-            shape.len() as c_int,
-            shape.as_ptr().cast::<isize>(),
+            descr.into_ptr(),
+            field.shape.len() as c_int,
+            field.shape.as_ptr().cast::<isize>(),
             std::ptr::null(),
             start.cast(),
             flags,
@@ -112,18 +128,25 @@ fn table(py: Python<'_>) -> PyResult<Api> {
     }
 }
 
-/// The dtype of a text. Plain ones are kept; others could be changed by whoever gets them.
-fn decoded<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
+/// The most dtypes that are kept: texts come from anybody, and must not fill memory.
+const KEPT: usize = 64;
+
+/// The dtype of a text, and its bytes. Plain ones are kept; others could be changed by whoever gets them.
+fn decoded<'py>(py: Python<'py>, text: &str) -> PyResult<(Bound<'py, PyAny>, usize)> {
     // A program has a few, which are found faster than hashed.
-    static PLAIN: Mutex<Vec<(String, Py<PyAny>)>> = Mutex::new(Vec::new());
+    static PLAIN: Mutex<Vec<(String, Py<PyAny>, usize)>> = Mutex::new(Vec::new());
     static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let plain = || PLAIN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, dtype)) = plain().iter().find(|(known, _)| known == text) {
-        return Ok(dtype.bind(py).clone());
+    if let Some((_, dtype, size)) = plain().iter().find(|(known, ..)| known == text) {
+        return Ok((dtype.bind(py).clone(), *size));
     }
     let dtype = DECODE.import(py, "ropeway._dtypes", "decode")?.call1((PyString::new(py, text),))?;
+    let size = dtype.getattr("itemsize")?.extract()?;
     if !text.starts_with(['{', '[']) {
-        plain().push((text.to_owned(), dtype.clone().unbind()));
+        let mut plain = plain();
+        if plain.len() < KEPT {
+            plain.push((text.to_owned(), dtype.clone().unbind(), size));
+        }
     }
-    Ok(dtype)
+    Ok((dtype, size))
 }

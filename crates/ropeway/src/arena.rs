@@ -247,7 +247,7 @@ impl Arena {
         let offset = placed.inspect_err(|_| {
             self.at.board.move_on(claim, Move::Release { me: self.me });
         })?;
-        let serial = control.tickets(FREE).fetch_add(1, AcqRel) + 1;
+        let serial = control.tickets(FREE).fetch_add(1, AcqRel).wrapping_add(1);
         record.blob.store(offset + 1, Relaxed);
         record.bytes.store(len as u64, Relaxed);
         record.passed.store(0, Relaxed);
@@ -398,17 +398,17 @@ impl Arena {
         let control = &self.at.board.0;
         let mut status = ArenaStatus::default();
         for slot in 0..control.slots() {
-            status.committed += committed_of(control, slot, false);
+            status.committed = status.committed.saturating_add(committed_of(control, slot, false));
             let word = control.slot(slot).load();
             if word.stage() != LIVE {
                 continue;
             }
             let bytes = control.record(slot).bytes.load(Relaxed);
             status.arrays += 1;
-            status.bytes += bytes;
+            status.bytes = status.bytes.saturating_add(bytes);
             if self.is_awaited(slot) {
                 status.unclaimed += 1;
-                status.unclaimed_bytes += bytes;
+                status.unclaimed_bytes = status.unclaimed_bytes.saturating_add(bytes);
             }
         }
         status.members = (0..control.members()).filter(|&k| self.at.board.tenancy(k).is_live()).count();

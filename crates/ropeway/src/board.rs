@@ -183,7 +183,7 @@ pub struct Taken {
 impl Taken {
     fn count(&self, ticket: u64, index: usize, slots: usize) {
         self.index.store(if index < slots { index } else { 0 }, Relaxed);
-        let _ = self.below.compare_exchange(ticket, ticket + 1, Relaxed, Relaxed);
+        let _ = self.below.compare_exchange(ticket, ticket.wrapping_add(1), Relaxed, Relaxed);
     }
 }
 
@@ -334,7 +334,8 @@ impl<S: Store> Board<S> {
             let word = slot.load();
             // What stands beside the word is valid only with the word: the claim's swap decides.
             if word.is_idle_at(stage) && wanted(slot) {
-                let ticket = slot.ticket.load(Ordering::Relaxed);
+                // No pool lives to draw the last one; a garbled slot must not be beyond all takers.
+                let ticket = slot.ticket.load(Ordering::Relaxed).min(u64::MAX - 1);
                 if ticket < below {
                     below = ticket;
                     lowest = Some((index, word, ticket));
@@ -366,7 +367,7 @@ impl<S: Store> Board<S> {
                 _ => false,
             })
             .count();
-        waiting < limit + own
+        waiting < limit.saturating_add(own)
     }
 
     /// Gives a claim back when a concurrent producer has used the last place in the queue.

@@ -191,10 +191,23 @@ impl Contents {
             }
             placed.push((field, offset));
         }
+        if let Some(name) = repeated(&placed) {
+            return Err(broken(&format!("it has two arrays {name:?}")));
+        }
         self.cursor = behind(&spans, placed.iter().map(|(f, at)| at + f.bytes()).chain([offset + 8 + len]));
         (self.placed, self.meta) = (Some(placed), Some(meta));
         Ok(())
     }
+}
+
+/// A name that two of the arrays have.
+fn repeated(placed: &[(Field, u64)]) -> Option<&str> {
+    if placed.len() < 2 {
+        return None;
+    }
+    let mut names: Vec<&str> = placed.iter().map(|(field, _)| field.name.as_str()).collect();
+    names.sort_unstable();
+    names.windows(2).find(|two| two[0] == two[1]).map(|two| two[0])
 }
 
 /// The place behind the last of some ends.

@@ -150,7 +150,9 @@ pub(crate) fn read(board: &Board<Control>) -> PoolStatus {
         slots: slots.collect(),
         members: members.collect(),
         lost: lost.collect(),
-        published: (1..=config.rules.last).map(|stage| control.tickets(stage).load(Relaxed)).sum(),
+        published: (1..=config.rules.last)
+            .map(|stage| control.tickets(stage).load(Relaxed))
+            .fold(0, u64::saturating_add),
         deaths: control.deaths(),
         committed: committed(control),
         memory_limit: config.memory_limit,

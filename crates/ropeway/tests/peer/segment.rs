@@ -24,6 +24,10 @@ impl Scribbler {
         Scribbler(Mapping::new(segment, 0, segment.len().unwrap() as usize, Access::ReadWrite).unwrap())
     }
 
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.0.len());
         // SAFETY: the range is inside the map; others that write there garble bytes.

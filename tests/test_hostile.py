@@ -110,9 +110,9 @@ def test_a_dtype_that_nobody_writes_is_refused(dtype):
 
 
 def test_an_array_named_twice_is_refused():
-    with deliver(("x", "|u1", 1, (4,)), ("x", "|u1", 1, (8,))) as slot:
-        with pytest.raises(rw.Incompatible, match="two arrays"):
-            slot["x"]
+    twice = deliver(("x", "|u1", 1, (4,)), ("x", "|u1", 1, (8,)))
+    with twice as slot, pytest.raises(rw.Incompatible, match="two arrays"):
+        slot["x"]
 
 
 @pytest.mark.parametrize("meta", [b"{", b"\xff", b"[" * 3000, b"1" * 5000, b"NaN NaN", b"\x00"])
@@ -137,7 +137,7 @@ def test_any_description_is_read_or_refused():
             array.tobytes()
 
 
-# ---- garbage ---------------------------------------------------------------------------------------
+# ---- garbage -------------------------------------------------------------------------------------
 
 
 def work(pool, queue, shared, ready, stop):
@@ -145,15 +145,11 @@ def work(pool, queue, shared, ready, stop):
     ready.touch()
     while not stop.exists():
         for use in (fill, change, read, look, allocate):
-            try:
+            with contextlib.suppress(rw.RopewayError):
                 use(pool, shared)
-            except rw.RopewayError as error:
-                assert str(error)
-        try:
+        with contextlib.suppress(Exception):  # what is unpickled may be anything
             queue.put(np.arange(100), timeout=0.005)
             queue.get(timeout=0.005)
-        except Exception as error:  # what is unpickled may be anything
-            assert str(error) or repr(error)
 
 
 def fill(pool, _):

@@ -30,7 +30,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Reads what `encode` wrote; no bytes at all are None. Raises Incompatible for anything else."""
+    """Reads what `encode` wrote; no bytes at all are None.
+
+    Raises Incompatible for anything else.
+    """
     try:
         return json.loads(data) if data else None
     except (ValueError, RecursionError) as error:

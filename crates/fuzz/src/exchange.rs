@@ -151,7 +151,7 @@ impl Level {
 }
 
 fn arrow(input: &mut Bytes<'_>) -> usize {
-    let nested = input.byte() % 4 != 0;
+    let nested = !input.byte().is_multiple_of(4);
     let mut outer = Level::new(input);
     let mut inner = Level::new(input);
     let (mut schemas, mut arrays) = ([&raw mut inner.schema], [&raw mut inner.array]);

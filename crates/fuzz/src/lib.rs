@@ -17,8 +17,11 @@ pub use exchange::exchange;
 pub use handles::handles;
 pub use slot::slot;
 
-/// A target by its name.
-pub const TARGETS: [(&str, fn(&[u8])); 5] =
+/// What is done with an input.
+pub type Target = fn(&[u8]);
+
+/// The targets by name.
+pub const TARGETS: [(&str, Target); 5] =
     [("attach", attach), ("control", control), ("exchange", exchange), ("handles", handles), ("slot", slot)];
 
 /// Inputs that go deep: where mutations begin.

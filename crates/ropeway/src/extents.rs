@@ -97,6 +97,11 @@ impl Memory {
             }
         };
         crash_point!("extent.reserved");
+        if let Some(other) = owner_of(control, Span { offset, len }) {
+            return Err(Error::Incompatible(format!(
+                "{what}: {len} bytes from {offset} were free, but slot {other} owns some of them"
+            )));
+        }
         let extent = &control.record(slot).extents[spans.len()];
         extent.committed.store(0, Ordering::Relaxed);
         extent.offset.store(offset, Ordering::Relaxed);
@@ -204,4 +209,15 @@ impl Memory {
         }
         Ok(())
     }
+}
+
+/// A slot whose record says that bytes of the span are its own.
+fn owner_of(control: &Control, span: Span) -> Option<usize> {
+    (0..control.slots()).find(|&slot| {
+        let extents = control.record(slot).extents.iter();
+        extents.take_while(|extent| extent.len.load(Ordering::Acquire) != 0).any(|extent| {
+            let (offset, len) = (extent.offset.load(Ordering::Relaxed), extent.len.load(Ordering::Relaxed));
+            offset < span.end() && span.offset < offset.saturating_add(len)
+        })
+    })
 }

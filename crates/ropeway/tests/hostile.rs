@@ -6,7 +6,7 @@ use peer::segment::{Record, Scribbler, record, segments};
 use peer::{PATIENCE, Peer, bytes, listen, numbers, pool, roles, say, words};
 use ropeway::{Error, Options, Pool, Result};
 
-roles!(reads, survives_anything);
+roles!(reads, grows, survives_anything);
 
 const LEN: u64 = 10_000;
 
@@ -97,6 +97,34 @@ fn an_extent_that_changes_is_refused() {
     assert!(matches!(grow(&pool), Err(Error::Incompatible(_))));
     record.set_extent(0, offset, len);
     grow(&pool).unwrap();
+}
+
+#[test]
+fn addresses_that_are_given_out_twice_arent_used() {
+    const BUMP: usize = 192;
+    let pool = Pool::create(&Options::new(2)).unwrap();
+    let mut reader = Peer::start("reads", &words(&pool));
+    send(&pool);
+    let header = Scribbler::over(&segments(&pool).0);
+    let bump = header.read_number(BUMP);
+    assert_eq!(bump % 4096, 0, "the counter of free addresses");
+    header.write_number(BUMP, 0);
+    let mut other = Peer::start("grows", &words(&pool));
+    refused(&other.hear(), "slot 0 owns some of them");
+    header.write_number(BUMP, bump);
+    reader.tell("read");
+    assert_eq!(reader.hear(), SENT);
+    grow(&pool).unwrap();
+    other.tell("end");
+}
+
+/// Says what came of an array in a slot that this process has never seen; it knows no other either.
+fn grows(given: &str) {
+    say(match grow(&pool(given)) {
+        Ok(()) => "grown".into(),
+        Err(e) => format!("incompatible: {e}"),
+    });
+    listen();
 }
 
 /// A pool, a reader of it, and what a broken member would write to.

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use ropeway_sys::liveness::Alive;
-use ropeway_sys::memfd::Memfd;
-use ropeway_sys::names::{self, Name};
+use ropeway_sys::names::{self, Found, Name};
 use ropeway_sys::{fork, process};
 
 use crate::board::{Board, Phase, Store, Taken, Tenancy};
@@ -111,34 +110,43 @@ impl Attachment {
     }
 
     /// Opens the pool of that name.
+    ///
+    /// Anybody can bind any name, so an entry that leads to nothing or to something else is passed over.
     pub fn find(name: &str) -> Result<Arc<Attachment>> {
         let found = names::list().map_err(Error::system("can't read the list of names"))?;
-        let mut tried = Vec::new();
+        let (mut tried, mut strange) = (Vec::new(), false);
         for entry in found.iter().filter(|f| f.name == name) {
-            match open_control(entry.pid, entry.fd, None, POOL_END) {
-                Ok(control) if control.config.name.as_deref() == Some(name) => {
-                    let here = Process::current();
-                    let mut attached = here.lock();
-                    let id = control.config.id;
-                    if let Some(open) = attached.get(&id).and_then(Weak::upgrade) {
-                        return Ok(open);
-                    }
-                    let attachment = Arc::new(Attachment::open(control, None)?);
-                    attached.insert(id, Arc::downgrade(&attachment));
-                    return Ok(attachment);
+            match Attachment::open_named(name, entry) {
+                Ok(attachment) => return Ok(attachment),
+                Err(e) => {
+                    strange |= matches!(e, Error::Incompatible(_));
+                    tried.push(format!("process {}: {e}", entry.pid));
                 }
-                Ok(control) => {
-                    tried.push(format!("process {} has {} there", entry.pid, control.config.label()))
-                }
-                Err(e @ Error::Incompatible(_)) => return Err(e),
-                Err(e) => tried.push(format!("process {}: {e}", entry.pid)),
             }
         }
         let others: Vec<_> = found.iter().map(|f| f.name.as_str()).collect();
-        Err(Error::Gone(match tried.is_empty() {
-            true => format!("no pool is named {name:?}; there are {others:?}"),
-            false => format!("pool {name:?} can't be opened: {}", tried.join("; ")),
-        }))
+        let tried = tried.join("; ");
+        Err(match tried.is_empty() {
+            true => Error::Gone(format!("no pool is named {name:?}; there are {others:?}")),
+            false if strange => Error::Incompatible(format!("pool {name:?} can't be opened: {tried}")),
+            false => Error::Gone(format!("pool {name:?} can't be opened: {tried}")),
+        })
+    }
+
+    fn open_named(name: &str, entry: &Found) -> Result<Arc<Attachment>> {
+        let control = open_control(entry.pid, entry.fd, None, POOL_END)?;
+        if control.config.name.as_deref() != Some(name) {
+            return Err(Error::Gone(format!("it has {} there", control.config.label())));
+        }
+        let here = Process::current();
+        let mut attached = here.lock();
+        let id = control.config.id;
+        if let Some(open) = attached.get(&id).and_then(Weak::upgrade) {
+            return Ok(open);
+        }
+        let attachment = Arc::new(Attachment::open(control, None)?);
+        attached.insert(id, Arc::downgrade(&attachment));
+        Ok(attachment)
     }
 
     pub fn open(control: Control, route: Option<Route>) -> Result<Attachment> {
@@ -261,7 +269,10 @@ impl Drop for Attachment {
 /// Takes a name, unless a living process of this user has a pool of that name.
 fn take_name(name: &str, control: &Control) -> Result<Name> {
     let taken = names::list().unwrap_or_default();
-    let owner = taken.iter().find(|f| f.name == name && Memfd::open_peer(f.pid, f.fd).is_ok());
+    let bears_it = |f: &&Found| {
+        open_control(f.pid, f.fd, None, POOL_END).is_ok_and(|c| c.config.name.as_deref() == Some(name))
+    };
+    let owner = taken.iter().filter(|f| f.name == name).find(bears_it);
     if let Some(owner) = owner {
         return Err(Error::Invalid(format!(
             "a pool named {name:?} exists already, made by process {}",

@@ -4,6 +4,7 @@
 //! less what other members have announced.
 
 use std::io;
+use std::time::Duration;
 
 use ropeway_sys::memory;
 
@@ -12,10 +13,13 @@ use crate::error::{Error, Result};
 use crate::field::PAGE;
 use crate::layout::Control;
 use crate::memory::{Asking, Memory};
-use crate::sync::{Ordering, crash_point};
+use crate::sync::{Ordering, crash_point, fence};
 
 /// Memory is committed in steps of this many bytes, with a look around before each.
 const STEP: u64 = 64 << 20;
+
+/// How often one who meets others at a pool's limit looks again, some milliseconds in all.
+const RESERVE_ROUNDS: u32 = 40;
 
 impl Memory {
     /// Commits `from..to` behind `offset` in steps and tells after each how far it is.
@@ -28,13 +32,12 @@ impl Memory {
         asking: &mut Asking,
         done: impl Fn(u64),
     ) -> Result<()> {
-        self.check_limit(control, to - from, asking.what)?;
-        let announced = Announced::new(control, asking.me);
+        let mut announced = self.reserve(control, to - from, asking)?;
         let (mut at, mut longest) = (from, STEP);
         while at < to {
             announced.set(to - at);
             let step = (to - at).min(longest);
-            self.afford(control, to - at, asking)?;
+            self.afford(control, to - at, to - at, asking)?;
             match self.fd.commit(offset + at, step) {
                 Ok(()) => {
                     at += step;
@@ -67,17 +70,15 @@ impl Memory {
         Ok(())
     }
 
-    /// Checks that `bytes` more are there, by the system, the cgroup and what others have announced.
-    pub fn afford(&self, control: &Control, bytes: u64, asking: &Asking) -> Result<()> {
+    /// Checks that `bytes` more are there, by the system, the cgroup and what others have announced;
+    /// the caller itself has announced `mine`.
+    pub fn afford(&self, control: &Control, bytes: u64, mine: u64, asking: &Asking) -> Result<()> {
         let spend = |credit: u64| credit.checked_sub(bytes);
         if self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok() {
             return Ok(());
         }
         let available = memory::available();
-        let others: u64 = (0..control.members())
-            .filter(|&k| k != asking.me && control.member(k).load(Ordering::Relaxed) & 1 != 0)
-            .map(|k| control.member_entry(k).announced.load(Ordering::Relaxed))
-            .fold(0, u64::saturating_add);
+        let others = announced(control).saturating_sub(mine);
         let reserve = (memory::total() / 64).min(256 << 20);
         let free = available.bytes.saturating_sub(others).saturating_sub(reserve);
         if bytes > free {
@@ -88,6 +89,39 @@ impl Memory {
         }
         self.credit.store(((free - bytes) / 8).min(STEP), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Announces `bytes` that are about to be committed, within the pool's own limit.
+    ///
+    /// Who announces first and adds up afterwards sees everybody who does the same at that time, so
+    /// the limit holds. Two who see each other both step back, and try again at different times; if
+    /// that goes on, what the others want counts as taken.
+    fn reserve<'a>(&self, control: &'a Control, bytes: u64, asking: &mut Asking) -> Result<Announced<'a>> {
+        let mut announced = Announced { control, me: asking.me, bytes: 0 };
+        let Some(limit) = control.config.memory_limit else { return Ok(announced) };
+        for round in 0_u32.. {
+            announced.set(bytes);
+            fence(Ordering::SeqCst);
+            let others = self::announced(control).saturating_sub(bytes);
+            self.check_limit(control, bytes, asking.what)?;
+            if committed(control).saturating_add(others).saturating_add(bytes) <= limit {
+                break;
+            }
+            announced.set(0);
+            if round == RESERVE_ROUNDS {
+                return Err(Error::OutOfMemory(format!(
+                    "{}: {bytes} bytes asked, but {} of memory_limit={limit} bytes are in use and {others} \
+                     asked by other processes",
+                    asking.what,
+                    committed(control)
+                )));
+            }
+            std::thread::sleep(Duration::from_micros(200 * (1 + u64::from(round) * asking.me as u64 % 7)));
+            if !(asking.pulse)() {
+                return Err(Error::Interrupted(asking.what.to_owned()));
+            }
+        }
+        Ok(announced)
     }
 
     /// Checks that `bytes` more stay within the pool's own limit.
@@ -111,7 +145,7 @@ impl Memory {
                 control.config.slots
             )));
         }
-        self.afford(control, bytes, &Asking { me, what: &what, pulse: &mut || true })
+        self.afford(control, bytes, 0, &Asking { me, what: &what, pulse: &mut || true })
     }
 }
 
@@ -131,16 +165,31 @@ pub(crate) fn committed_of(control: &Control, slot: usize, packed: bool) -> u64 
     extents.map(|e| e.committed.load(Ordering::Relaxed)).fold(0, u64::saturating_add)
 }
 
-/// What this member is about to commit, until dropped.
-struct Announced<'a>(&'a Control, usize);
+/// Bytes that living members are about to commit.
+///
+/// Who adds them to what is committed asks for them first: a member says what it has committed before
+/// it announces less.
+fn announced(control: &Control) -> u64 {
+    (0..control.members())
+        .filter(|&k| control.member(k).load(Ordering::Relaxed) & 1 != 0)
+        .map(|k| (k, control.member_entry(k).announced.load(Ordering::Acquire)))
+        .filter(|&(k, bytes)| bytes > 0 && control.is_alive(k))
+        .fold(0, |all, (_, bytes)| all.saturating_add(bytes))
+}
 
-impl<'a> Announced<'a> {
-    fn new(control: &'a Control, me: usize) -> Announced<'a> {
-        Announced(control, me)
-    }
+/// What a thread of this member is about to commit, until dropped.
+struct Announced<'a> {
+    control: &'a Control,
+    me: usize,
+    bytes: u64,
+}
 
-    fn set(&self, bytes: u64) {
-        self.0.member_entry(self.1).announced.store(bytes, Ordering::Relaxed);
+impl Announced<'_> {
+    fn set(&mut self, bytes: u64) {
+        let all = &self.control.member_entry(self.me).announced;
+        let change = |all: u64| Some(all.saturating_sub(self.bytes).saturating_add(bytes));
+        let _ = all.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
+        self.bytes = bytes;
     }
 }
 

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{MutexGuard, PoisonError};
 
+use crate::board::Store;
 use crate::config::{HUGE, PACKED_META};
 use crate::error::{Error, Result};
 use crate::field::{PAGE, round_up};
@@ -135,7 +136,7 @@ impl Memory {
                 *cursor = Cursor { extent: cursor.extent + 1, used: 0 };
             }
             self.check_limit(control, bytes, asking.what)?;
-            self.afford(control, bytes, asking)?;
+            self.afford(control, bytes, 0, asking)?;
             self.append(control, slot, &spans, bytes.max(1), asking.what)?;
             spans = self.extents(control, slot)?;
         }

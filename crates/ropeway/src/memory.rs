@@ -79,7 +79,7 @@ pub(crate) fn segment_len(config: &Config) -> u64 {
         return round_up(end, HUGE).unwrap_or(end);
     }
     let wish = config.memory_limit.map_or(u64::MAX, |limit| limit.saturating_mul(4));
-    let most = (memory::total() * 8).min(16 << 40);
+    let most = (memory::total() * 8).clamp(1 << 30, 16 << 40);
     let limits =
         limits::file_size().unwrap_or(u64::MAX).min(limits::address_space().map_or(u64::MAX, |n| n / 4));
     round_up(wish.clamp(1 << 30, most).min(limits), HUGE)
@@ -153,7 +153,7 @@ impl Memory {
         what: &str,
     ) -> Result<(Mapping, *mut u8)> {
         assert!(self.all().contains(span.offset, span.len));
-        self.afford(control, span.len, &Asking { me, what, pulse: &mut || true })?;
+        self.afford(control, span.len, 0, &Asking { me, what, pulse: &mut || true })?;
         let first = span.offset & !(PAGE - 1);
         let before = span.offset - first;
         let map = Mapping::new(&self.fd, first, (before + span.len) as usize, Access::Private)

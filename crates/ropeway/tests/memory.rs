@@ -17,6 +17,7 @@ roles!(
     aborts,
     grows_under_a_fast_timer,
     reads_grown,
+    grows_in_a_race,
 );
 
 const MIB: u64 = 1 << 20;
@@ -265,4 +266,48 @@ fn members_of_a_pool_see_each_others_growth() {
     }
     assert_eq!(pool.status().slots.len(), 8);
     assert_eq!((0..8).map(|_| get(&pool).unwrap()).sum::<u64>(), 28);
+}
+
+#[test]
+fn many_who_grow_at_once_stay_within_memory_limit() {
+    for _ in 0..5 {
+        let pool = Pool::create(&Options { memory_limit: Some(40 * MIB), ..Options::new(64) }).unwrap();
+        let mut peers = [(); 3].map(|()| Peer::start("grows_in_a_race", &words(&pool)));
+        peers.iter_mut().for_each(|peer| assert_eq!(peer.hear(), "ready"));
+        peers.iter_mut().for_each(|peer| peer.tell("go"));
+        let grown: u64 = peers.iter_mut().map(|peer| peer.hear_number::<u64>()).sum();
+        let status = pool.status();
+        assert!(status.committed <= 40 * MIB, "{} bytes", status.committed);
+        assert!(grown > 0 && status.committed >= 30 * MIB, "what fits is given out: {}", status.committed);
+        assert!(segments(&pool).1.allocated().unwrap() <= 41 * MIB);
+        peers.into_iter().for_each(Peer::finish);
+    }
+}
+
+/// Takes slots of 3 MiB in two threads until there is no more memory, and says how many it got.
+fn grows_in_a_race(given: &str) {
+    let pool = pool(given);
+    say("ready");
+    listen();
+    let got = std::thread::scope(|scope| {
+        [(); 2].map(|()| scope.spawn(|| grow_to_the_limit(&pool))).map(|thread| thread.join().unwrap())
+    });
+    say(got.iter().sum::<u64>());
+    listen();
+}
+
+fn grow_to_the_limit(pool: &Pool) -> u64 {
+    let mut got = 0;
+    loop {
+        let slot = pool.acquire_timeout(PATIENCE).unwrap();
+        match add(&slot, "a", 3 * MIB) {
+            Ok(()) => got += 1,
+            Err(Error::OutOfMemory(text)) => {
+                assert!(text.contains("memory_limit=41943040"), "{text}");
+                return got;
+            }
+            Err(other) => panic!("{other}"),
+        }
+        slot.publish().unwrap();
+    }
 }

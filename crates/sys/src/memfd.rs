@@ -60,7 +60,11 @@ impl Memfd {
     /// `NotFound` if the process or the descriptor isn't there, `PermissionDenied` for another
     /// user's, and `InvalidData`, saying what was found, for anything but a file of ours.
     pub fn open_peer(pid: u32, fd: i32) -> io::Result<Memfd> {
-        let path = format!("/proc/{pid}/fd/{fd}");
+        // For ourselves not by number: `/proc` may count processes by another namespace than ours.
+        let path = match pid == process::pid() {
+            true => format!("/proc/thread-self/fd/{fd}"),
+            false => format!("/proc/{pid}/fd/{fd}"),
+        };
         let link = fs::read_link(&path)?;
         let expected = format!("/memfd:{PREFIX}");
         if !link.as_os_str().as_bytes().starts_with(expected.as_bytes()) {

@@ -3,7 +3,8 @@
 //! A process that offers a file under a name binds an abstract socket whose
 //! address says user, name, pid and descriptor, and never listens on it: the
 //! kernel's list of addresses is the register. It needs no file that could be
-//! left behind. Any user can bind any address, so what is found is a hint that
+//! left behind. A random part keeps others from taking an address before us.
+//! Any user can bind any address, so what is found is a hint that
 //! [`Memfd::open_peer`](crate::memfd::Memfd::open_peer) and the checks of the
 //! file's content have to confirm; an address whose process is gone (a forked
 //! child may keep it bound) fails there.
@@ -28,13 +29,13 @@ impl Name {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if the name is empty, too long, or contains a slash or control characters;
-    /// `AddrInUse` if this process offers the same descriptor under it already.
+    /// `InvalidInput` if the name is empty, too long, or contains a slash or control characters.
     pub fn bind(name: &str, fd: i32) -> io::Result<Name> {
         if name.is_empty() || name.contains(|c: char| c == '/' || c.is_control()) {
             return Err(unfit(name, "must have characters, but no slash or control characters"));
         }
-        let text = format!("{}{name}/{}/{fd}", own(), process::pid());
+        let [a, b, c] = process::random();
+        let text = format!("{}{name}/{}/{fd}/{a:02x}{b:02x}{c:02x}", own(), process::pid());
         let address = SocketAddrUnix::new_abstract_name(text.as_bytes())
             .map_err(|_| unfit(name, "is too long: 107 bytes, less some for user and process"))?;
         let flags = SocketFlags::CLOEXEC;
@@ -71,7 +72,8 @@ pub fn list() -> io::Result<Vec<Found>> {
 /// Reads one line of `/proc/net/unix`, in which an abstract address starts with "@".
 fn parse(line: &str) -> Option<Found> {
     let (_, rest) = line.split_once(&format!(" @{}", own()))?;
-    let mut parts = rest.rsplitn(3, '/');
+    let mut parts = rest.rsplitn(4, '/');
+    parts.next()?;
     let fd = parts.next()?.parse().ok()?;
     let pid = parts.next()?.parse().ok()?;
     let name = parts.next().filter(|name| !name.contains('/'))?.to_owned();

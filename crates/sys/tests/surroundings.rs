@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ropeway_sys::mapping::{Access, Mapping};
 use ropeway_sys::memfd::Memfd;
-use ropeway_sys::memory::{Available, available, available_in, total};
+use ropeway_sys::memory::{Available, available, available_in, total, total_in};
 use ropeway_sys::names::{Found, Name, list};
 use ropeway_sys::{futex, futex::Woken, limits, process};
 
@@ -40,11 +40,11 @@ fn a_name_is_listed_while_it_is_bound() {
     let found = Found { name: name.clone(), pid: process::pid(), fd: 7 };
     let bound = Name::bind(&name, 7).unwrap();
     let second = Name::bind(&name, 8).unwrap();
-    assert!(Name::bind(&name, 7).is_err(), "it is taken");
+    let _again = Name::bind(&name, 7).unwrap();
     let ours = || list().unwrap().into_iter().filter(|other| other.name == name);
     assert_eq!(ours().count(), 2);
     assert_eq!(ours().next(), Some(found));
-    drop((bound, second));
+    drop((bound, second, _again));
     assert_eq!(ours().count(), 0);
 }
 
@@ -108,6 +108,30 @@ fn the_machine_counts_where_groups_leave_more_or_cannot_be_seen() {
     assert_eq!(loose.available(), machine);
     assert_eq!(Root::new("unseen", &[]).available(), machine);
     assert_eq!(available_in(Path::new("/nowhere")).bytes, u64::MAX);
+}
+
+#[test]
+fn limits_of_version_1_count_too() {
+    let root = Root::new("v1", &[("a/b", "900000\n", "10\n", "0")]);
+    let group = root.0.join("sys/fs/cgroup/memory/x");
+    std::fs::create_dir_all(&group).unwrap();
+    let put = |name: &str, text: &str| std::fs::write(group.join(name), text).unwrap();
+    put("memory.limit_in_bytes", "500000\n");
+    put("memory.usage_in_bytes", "100000\n");
+    put("memory.stat", "cache 7\ntotal_inactive_file 50000\n");
+    let left = Available { bytes: 450_000, source: "the cgroup's memory.limit_in_bytes" };
+    assert_eq!((root.available(), total_in(&root.0)), (left, 500_000));
+    put("memory.limit_in_bytes", "9223372036854771712\n");
+    let left = Available { bytes: 899_990, source: "the cgroup's memory.max" };
+    assert_eq!((root.available(), total_in(&root.0)), (left, 900_000));
+}
+
+#[test]
+fn what_there_is_at_all_is_the_machines_memory_or_the_smallest_limit() {
+    assert_eq!(total_in(&Root::new("most", &[]).0), 9_216_000);
+    let groups = [("a/b", "max\n", "9\n", "0"), ("a", "5000\n", "4500\n", "300")];
+    assert_eq!(total_in(&Root::new("least", &groups).0), 5000);
+    assert_eq!(total_in(Path::new("/nowhere")), 0);
 }
 
 #[test]

@@ -48,6 +48,8 @@ pub(crate) struct Attachment {
     /// Traps for stale pointers, where they are asked for.
     pub guard: Option<Guard>,
     swept_at: LocalU64,
+    /// Counts leases, roughly.
+    leases: LocalU32,
     alive: Mutex<Option<Alive>>,
     _name: Option<Name>,
 }
@@ -103,7 +105,7 @@ impl Attachment {
             }
         }
         Err(Error::Gone(format!(
-            "pool {}: no process that the handle names has it open any more ({})",
+            "pool {}: no process that the handle names has it open any more, or none in this PID namespace ({})",
             hex(&handle.id[..4]),
             tried.join("; ")
         )))
@@ -192,6 +194,7 @@ impl Attachment {
             exports: Exports::new(),
             guard: Guard::from_environment(),
             swept_at: LocalU64::new(0),
+            leases: LocalU32::new(0),
             alive: Mutex::new(Some(alive)),
             _name: name,
         }
@@ -220,6 +223,15 @@ impl Attachment {
         let last = self.swept_at.load(Relaxed);
         now.saturating_sub(last) >= (SLICE - TICK).as_nanos() as u64
             && self.swept_at.compare_exchange(last, now, Relaxed, Relaxed).is_ok()
+    }
+
+    /// Looks for the dead now and then, where nobody ever waits: at every 64th lease, if that is due.
+    pub fn look_around(&self) {
+        let leases = self.leases.load(Relaxed).wrapping_add(1);
+        self.leases.store(leases, Relaxed);
+        if leases.is_multiple_of(64) && self.sweep_due() {
+            self.board.sweep();
+        }
     }
 
     /// A handle that names this process and the creator.

@@ -65,6 +65,7 @@ impl Hold {
         if let Some(guard) = &at.guard {
             guard.open(&at, claim.index);
         }
+        at.look_around();
         Arc::new(Hold {
             at,
             claim,

@@ -79,7 +79,7 @@ fn open_arena(handle: &Handle) -> Result<Arena> {
         }
     }
     Err(Error::Gone(format!(
-        "arena {}: no process that the handle names has it open any more ({})",
+        "arena {}: no process that the handle names has it open any more, or none in this PID namespace ({})",
         hex(&handle.id[..4]),
         tried.join("; ")
     )))

@@ -44,7 +44,10 @@ impl Memfd {
         if limits::file_size().is_some_and(|limit| len > limit) {
             return Err(Errno::FBIG.into());
         }
-        let fd = create_empty(name)?;
+        let fd = create_empty(name).map_err(|error| {
+            let text = format!("memfd_create, without which there is no shared memory: {error}");
+            io::Error::new(error.kind(), text)
+        })?;
         fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         ftruncate(&fd, len)?;
         fcntl_add_seals(&fd, SEALS)?;
@@ -123,7 +126,10 @@ impl Memfd {
         self.0.open()?;
         // Not /proc/self: it is empty once the process's first thread has ended.
         let path = format!("/proc/thread-self/fd/{}", self.raw());
-        let fd = open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let fd = open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
+            let text = format!("{path}, a file of this process (is /proc mounted?): {error}");
+            io::Error::new(io::Error::from(error).kind(), text)
+        })?;
         if !shows(fd.as_fd(), self.inode()) {
             return Err(Errno::BADF.into());
         }

@@ -26,12 +26,25 @@ pub fn available() -> Available {
 /// Does the same with `proc` and `sys` below another root.
 pub fn available_in(root: &Path) -> Available {
     let machine = meminfo(root, "MemAvailable:").map(|bytes| Available { bytes, source: "MemAvailable" });
+    let machine = machine.or_else(free_by_system_call);
     let unknown = Available { bytes: u64::MAX, source: "no known limit" };
     cgroups(root)
         .filter_map(|group| group.left())
         .chain(machine)
         .min_by_key(|known| known.bytes)
         .unwrap_or(unknown)
+}
+
+/// What the kernel says to those who can't read `/proc` (it isn't mounted, or they have no descriptor
+/// left): less than there is, as memory that it could take back from the file cache isn't in it.
+fn free_by_system_call() -> Option<Available> {
+    // SAFETY: all zeros is a valid `sysinfo`, which the call fills.
+    let (done, info) = unsafe {
+        let mut info: libc::sysinfo = std::mem::zeroed();
+        (libc::sysinfo(&mut info), info)
+    };
+    let bytes = info.freeram.saturating_add(info.bufferram).saturating_mul(info.mem_unit.into());
+    (done == 0).then_some(Available { bytes, source: "sysinfo, as /proc can't be read" })
 }
 
 /// Returns how much memory this process could use if nobody else used any: the machine's, or the

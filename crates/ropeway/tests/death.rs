@@ -375,6 +375,22 @@ fn a_relay_killed_anywhere_loses_what_it_held_and_says_so() {
 }
 
 #[test]
+fn the_dead_are_found_where_nobody_ever_waits() {
+    let pool = Pool::create(&numbers(3)).unwrap();
+    put(&pool, 1).unwrap();
+    let mut reader = Peer::start("reader", &words(&pool));
+    reader.hear();
+    reader.kill();
+    eventually("the slot is back", || {
+        for n in 0..100 {
+            pool.try_acquire().unwrap().publish().unwrap();
+            pool.try_take().unwrap_or_else(|e| panic!("{n}: {e}")).release().unwrap();
+        }
+        pool.status().slots.iter().all(|slot| slot.pid.is_none())
+    });
+}
+
+#[test]
 fn a_taker_that_is_left_alone_is_told_of_each_death_once() {
     let pool = Pool::create(&numbers(1)).unwrap();
     put(&pool, 42).unwrap();

@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, crash_point, fence, model_fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, crash_point, fence, model_fence, spin_hint};
 use crate::word::{Move, Rules, State, Step, Word, step};
 
 /// The shared words of one slot, alone on their cache line.
@@ -171,6 +171,9 @@ pub struct Claim {
     pub word: Word,
 }
 
+/// How often a producer that clashes with others over a queue's last place tries again.
+const CLASHES: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
+
 /// What this process has taken, for [`Board::take_next`].
 #[derive(Debug, Default)]
 pub struct Taken {
@@ -205,11 +208,7 @@ impl<S: Store> Board<S> {
 
     /// Takes a free slot, beginning the search at `hint`.
     pub fn acquire(&self, me: usize, hint: usize) -> Option<Claim> {
-        if !self.has_room(0) {
-            return None;
-        }
-        let found = self.claim_free(me, hint);
-        self.keep_within_limit(me, found)
+        self.within_limit(me, || self.claim_free(me, hint))
     }
 
     /// Takes a free slot, or brings one into being, among at most `limit`, if none is free.
@@ -217,27 +216,21 @@ impl<S: Store> Board<S> {
     /// A slot that came free behind the scan, or that was given back because another producer took
     /// the queue's last place, is one to take: a pool must not grow with every such race.
     pub fn acquire_or_add(&self, me: usize, hint: usize, limit: usize) -> Option<Claim> {
-        if !self.has_room(0) {
-            return None;
-        }
-        let found = loop {
-            if let Some(claim) = self.claim_free(me, hint) {
-                break Some(claim);
+        self.within_limit(me, || {
+            loop {
+                if let Some(claim) = self.claim_free(me, hint) {
+                    break Some(claim);
+                }
+                if !(0..self.0.slots()).any(|index| self.0.slot(index).load().is_idle_at(0)) {
+                    break self.claim_absent(me, limit);
+                }
             }
-            if !(0..self.0.slots()).any(|index| self.0.slot(index).load().is_idle_at(0)) {
-                break self.claim_absent(me, limit);
-            }
-        };
-        self.keep_within_limit(me, found)
+        })
     }
 
     /// Brings a slot into being, among at most `limit`, held by `me`.
     pub fn add(&self, me: usize, limit: usize) -> Option<Claim> {
-        if !self.has_room(0) {
-            return None;
-        }
-        let found = self.claim_absent(me, limit);
-        self.keep_within_limit(me, found)
+        self.within_limit(me, || self.claim_absent(me, limit))
     }
 
     fn claim_free(&self, me: usize, hint: usize) -> Option<Claim> {
@@ -370,17 +363,26 @@ impl<S: Store> Board<S> {
         waiting < limit.saturating_add(own)
     }
 
-    /// Gives a claim back when a concurrent producer has used the last place in the queue.
-    fn keep_within_limit(&self, me: usize, found: Option<Claim>) -> Option<Claim> {
-        let claim = found?;
-        if self.0.waiting_limit().is_none() {
-            return Some(claim);
+    /// Makes a claim if there is room, and gives it back when others have used the last place.
+    ///
+    /// Of two that do so at the same time each may see the other and step back. So they try again, at
+    /// different paces: one of them is to get the place, also if none waits for it.
+    fn within_limit(&self, me: usize, claim: impl Fn() -> Option<Claim>) -> Option<Claim> {
+        for round in 0..CLASHES {
+            if !self.has_room(0) {
+                return None;
+            }
+            let claim = claim()?;
+            if self.0.waiting_limit().is_none() {
+                return Some(claim);
+            }
+            fence(Ordering::SeqCst);
+            if self.has_room(1) {
+                return Some(claim);
+            }
+            self.move_on(claim, Move::PutBack { me });
+            (0..round * (1 + self.0.thread() % 16)).for_each(|_| spin_hint());
         }
-        fence(Ordering::SeqCst);
-        if self.has_room(1) {
-            return Some(claim);
-        }
-        self.move_on(claim, Move::PutBack { me });
         None
     }
 

@@ -178,3 +178,45 @@ fn a_pool_without_max_slots_stays_as_it_is() {
     drop(held);
     assert_eq!(pool.status().slots.len(), 1);
 }
+
+#[test]
+fn of_two_who_want_the_last_place_at_once_one_gets_it() {
+    const ROUNDS: usize = 20_000;
+    let options = Options { max_slots: 8, waiting_limit: Some(1), ..Options::new(2) };
+    let pool = Pool::create(&options).unwrap();
+    let meeting = Meeting::default();
+    let race = || {
+        (0..ROUNDS).map(|round| {
+            meeting.meet(2 * round + 1);
+            let slot = pool.acquire_now().unwrap();
+            meeting.meet(2 * round + 2);
+            slot.is_some()
+        })
+    };
+    let won = std::thread::scope(|scope| {
+        let other = scope.spawn(|| race().collect::<Vec<_>>());
+        let mine: Vec<_> = race().collect();
+        (mine, other.join().unwrap())
+    });
+    let winners: Vec<_> = won.0.iter().zip(&won.1).map(|(&one, &two)| one as usize + two as usize).collect();
+    let wrong = winners.iter().filter(|&&n| n != 1).count();
+    assert_eq!(wrong, 0, "rounds of {ROUNDS} in which none or both got the place");
+}
+
+/// Where two threads wait for each other, close enough to race afterwards.
+#[derive(Default)]
+struct Meeting(std::sync::atomic::AtomicUsize);
+
+impl Meeting {
+    fn meet(&self, nth: usize) {
+        use std::sync::atomic::Ordering::SeqCst;
+        self.0.fetch_add(1, SeqCst);
+        let mut spins = 0_u32;
+        while self.0.load(SeqCst) < 2 * nth {
+            spins += 1;
+            if spins.is_multiple_of(200) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}

@@ -46,13 +46,15 @@ fn grow(pool: &Pool, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Plays a role that says "ready" first, or why it can't be played here.
-fn play(test: &str, role: &str, given: &str) {
+/// Plays a role that says "ready" first, or why it can't be played here; says whether it could.
+fn play(test: &str, role: &str, given: &str) -> bool {
     let mut peer = Peer::start(role, given);
-    match peer.hear().as_str() {
+    let said = peer.hear();
+    match said.as_str() {
         "ready" => peer.finish(),
         why => skipped(test, why),
     }
+    said == "ready"
 }
 
 // ---- descriptors ----------------------------------------------------------------------------------
@@ -350,13 +352,11 @@ fn wants_nothing_executable(given: &str) {
 #[test]
 fn a_member_with_another_clock_is_a_member() {
     let pool = Pool::create(&numbers(2)).unwrap();
+    let test = "a_member_with_another_clock_is_a_member";
     for days in ["+30", "-1"] {
-        play(
-            "a_member_with_another_clock_is_a_member",
-            "has_another_clock",
-            &format!("{days} {}", words(&pool)),
-        );
-        assert_eq!(get(&pool).unwrap(), 8);
+        if play(test, "has_another_clock", &format!("{days} {}", words(&pool))) {
+            assert_eq!(get(&pool).unwrap(), 8);
+        }
     }
 }
 

@@ -11,9 +11,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use peer::segment::segments;
-use peer::{
-    PATIENCE, Peer, fork, get, hex, listen, numbers, pool, put, reap, roles, say, skipped, unhex, words,
-};
+use peer::{PATIENCE, Peer, fork, get, listen, numbers, pool, put, reap, roles, say, skipped, unhex, words};
 use ropeway::{Error, Handle, Options, Pool, Result};
 use ropeway_sys::names;
 
@@ -69,11 +67,15 @@ fn creates(given: &str) {
     listen();
 }
 
-/// Binds addresses, in hexadecimal, as a stranger.
+/// As a stranger, binds addresses that look like root's: given ones, and one that leads to a pool of its
+/// own that has the name.
 fn binds(given: &str) {
     become_stranger();
-    let bind = |text| UnixListener::bind_addr(&SocketAddr::from_abstract_name(unhex(text)).unwrap()).unwrap();
-    let _bound: Vec<_> = given.split(' ').map(bind).collect();
+    let pool = Pool::create(&numbers(1).name("stolen")).unwrap();
+    let own = format!("{}/{}", std::process::id(), segments(&pool).0.raw());
+    let address = |way: &str| SocketAddr::from_abstract_name(format!("ropeway/0/stolen/{way}/0")).unwrap();
+    let ways = given.split(' ').chain([own.as_str()]);
+    let _bound: Vec<_> = ways.map(|way| UnixListener::bind_addr(&address(way)).unwrap()).collect();
     say("bound");
     listen();
 }
@@ -111,12 +113,10 @@ fn another_user_cant_take_our_names() {
     let other = Pool::create(&Options::new(1).name("another-of-ours")).unwrap();
     let (control, data) = segments(&other);
     let ours = std::process::id();
-    // They lead nowhere, to a file of the stranger's, to another pool of ours, to its data.
+    // They lead nowhere, to another pool of ours, to its data.
     let ways = [(ours, 9999), (1, 0), (ours, control.raw()), (ours, data.raw())];
-    let address =
-        |name: &str, (pid, fd): (u32, RawFd)| hex(format!("ropeway/0/{name}/{pid}/{fd}/0").as_bytes());
-    let all = ways.map(|way| address("stolen", way)).join(" ");
-    let mut stranger = Peer::start("binds", &all);
+    let ways = ways.map(|(pid, fd): (u32, RawFd)| format!("{pid}/{fd}")).join(" ");
+    let mut stranger = Peer::start("binds", &ways);
     assert_eq!(stranger.hear(), "bound");
     let missing = outcome(Pool::find("stolen"));
     assert!(missing.starts_with("incompatible ") || missing.starts_with("gone "), "{missing}");

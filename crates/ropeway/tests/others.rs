@@ -72,7 +72,8 @@ fn creates(given: &str) {
 fn binds(given: &str) {
     become_stranger();
     let pool = Pool::create(&numbers(1).name("stolen")).unwrap();
-    let own = format!("{}/{}", std::process::id(), segments(&pool).0.raw());
+    let (control, _data) = segments(&pool);
+    let own = format!("{}/{}", std::process::id(), control.raw());
     let address = |way: &str| SocketAddr::from_abstract_name(format!("ropeway/0/stolen/{way}/0")).unwrap();
     let ways = given.split(' ').chain([own.as_str()]);
     let _bound: Vec<_> = ways.map(|way| UnixListener::bind_addr(&address(way)).unwrap()).collect();

@@ -57,6 +57,31 @@ pub mod crash {
     #[cfg(any(loom, shuttle))]
     use std::cell::RefCell;
 
+    /// Every named point, in the order in which a member's life passes them.
+    pub const POINTS: [&str; 21] = [
+        "join.before",
+        "join.after",
+        "claim.before",
+        "claim.after",
+        "extent.reserved",
+        "extent.recorded",
+        "commit.before",
+        "publish.ticket",
+        "move.before",
+        "move.after",
+        "advance.after",
+        "loss.before",
+        "sweep.before",
+        "sweep.after",
+        "bury.before",
+        "bury.after",
+        "close.before",
+        "close.after",
+        "leave.after",
+        "depart.after",
+        "punch.before",
+    ];
+
     /// What a modelled participant unwinds with when it dies.
     #[cfg(any(loom, shuttle))]
     pub struct Died;

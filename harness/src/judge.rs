@@ -8,7 +8,7 @@ use std::time::Duration;
 use ropeway::{Error, Pool, Result, State, WriteLease};
 
 use crate::belongings::Belongings;
-use crate::ledger::{Ledger, Person, now, state};
+use crate::ledger::{Ledger, now, state};
 use crate::plan::{Deed, Kind, Plan, Role};
 use crate::roles::{Actor, PATIENCE};
 
@@ -26,6 +26,9 @@ impl<'a> Judge<'a> {
 
     /// Watches the round to its end.
     pub fn watch(&mut self) -> Result<()> {
+        if self.plan.kind.is_about_arrays() {
+            return crate::arrays::judge(&mut self.actor);
+        }
         let before = Belongings::of_this_process();
         let pool = self.enter()?;
         self.look_on(&pool, |role| matches!(role, Role::Producer(_)))?;
@@ -58,7 +61,7 @@ impl<'a> Judge<'a> {
         loop {
             let settled = self.settle(pool)?;
             let all_left =
-                self.everybody().filter(|(role, _)| who(*role)).all(|(_, person)| person.has_left());
+                self.actor.everybody().filter(|(role, _)| who(*role)).all(|(_, person)| person.has_left());
             let children = self.ledger.children.load(SeqCst);
             if settled && all_left && children == 0 && self.all_could_join() {
                 return Ok(());
@@ -75,42 +78,27 @@ impl<'a> Judge<'a> {
 
     /// A pool is found as long as its maker lives, so that one isn't dismissed before.
     fn all_could_join(&self) -> bool {
-        let has_maker = self.everybody().any(|(role, _)| role == Role::Maker);
+        let has_maker = self.actor.everybody().any(|(role, _)| role == Role::Maker);
         !has_maker || self.ledger.joined.load(SeqCst) as usize >= self.plan.parts.len()
     }
 
-    fn everybody(&self) -> impl Iterator<Item = (Role, &'a Person)> {
-        let people = &self.ledger.people;
-        self.plan.parts.iter().enumerate().map(move |(index, part)| (part.role, &people[index]))
-    }
-
-    /// True when those who are gone hold nothing; notes how long that took.
+    /// True when those who are gone hold nothing.
     fn settle(&self, pool: &Pool) -> Result<bool> {
-        let mut settled = true;
-        for (_, person) in self.everybody() {
-            let returned = person.recovery.load(SeqCst) > 0;
-            if !person.is_gone() || returned {
-                continue;
-            }
+        self.actor.note_recoveries(|person| {
             // Any call that looks whether there is work does this: it sweeps if it hasn't for 50 ms.
             pool.waiting("use")?;
             let pid = u64::from(person.pid.load(SeqCst));
             let status = pool.status();
-            let there = status.slots.iter().any(|slot| slot.pid == Some(pid))
-                || status.members.iter().any(|member| member.pid == pid);
-            if !there {
-                let took = now().saturating_sub(person.gone_at.load(SeqCst));
-                person.recovery.store(took + 1, SeqCst);
-            }
-            settled &= !there;
-        }
-        Ok(settled)
+            let holds = status.slots.iter().any(|slot| slot.pid == Some(pid));
+            Ok(!holds && status.members.iter().all(|member| member.pid != pid))
+        })
     }
 
     /// Does the work of a role that nobody plays any more.
     fn stand_in(&mut self, pool: &Pool) -> Result<()> {
-        let gone =
-            |wanted: Role| self.everybody().filter(|(role, _)| *role == wanted).all(|(_, p)| p.has_left());
+        let gone = |wanted: Role| {
+            self.actor.everybody().filter(|(role, _)| *role == wanted).all(|(_, p)| p.has_left())
+        };
         let (no_relay, no_consumer) = (gone(Role::Relay), gone(Role::Consumer));
         if self.plan.has_relays() && no_relay {
             while self.actor.relay(pool, Duration::ZERO)? {}
@@ -156,7 +144,7 @@ impl<'a> Judge<'a> {
 
     /// Each message has arrived once, or is reported lost with the number of its dead holder.
     fn check_messages(&self, pool: &Pool) {
-        let gone: Vec<_> = self.everybody().filter(|(_, person)| person.is_gone()).collect();
+        let gone: Vec<_> = self.actor.everybody().filter(|(_, person)| person.is_gone()).collect();
         let mut hands: HashMap<u32, u32> = HashMap::new();
         for (role, person) in &gone {
             if *role == Role::Consumer {
@@ -195,7 +183,7 @@ impl<'a> Judge<'a> {
                 "{missing} messages are missing, {unfinished} unfinished, {lost} reported lost, {holders} died holding"
             ));
         }
-        if self.everybody().all(|(_, person)| person.state.load(SeqCst) == state::FINISHED)
+        if self.actor.everybody().all(|(_, person)| person.state.load(SeqCst) == state::FINISHED)
             && !unwinds
             && missing + unfinished + lost > 0
         {

@@ -48,6 +48,48 @@ pub struct Message {
     pub done: AtomicU32,
 }
 
+/// Where handles of arrays are left for others.
+pub mod mail {
+    /// How many there are.
+    pub const BOXES: usize = 4;
+    /// The longest handle.
+    pub const LONGEST: usize = 480;
+    pub const EMPTY: u32 = 0;
+    pub const BUSY: u32 = 1;
+    pub const FULL: u32 = 2;
+}
+
+/// One handle on its way.
+pub struct Mail {
+    state: AtomicU32,
+    len: AtomicUsize,
+    bytes: [AtomicU8; mail::LONGEST],
+}
+
+impl Mail {
+    /// Makes sure that nobody else leaves a handle here.
+    pub fn reserve(&self) -> bool {
+        self.state.compare_exchange(mail::EMPTY, mail::BUSY, SeqCst, SeqCst).is_ok()
+    }
+
+    /// Leaves a handle where one was reserved.
+    pub fn put(&self, handle: &[u8]) {
+        assert!(handle.len() <= mail::LONGEST, "a handle of {} bytes", handle.len());
+        self.bytes.iter().zip(handle).for_each(|(to, from)| to.store(*from, SeqCst));
+        self.len.store(handle.len(), SeqCst);
+        self.state.store(mail::FULL, SeqCst);
+    }
+
+    /// Takes a handle that was left here.
+    pub fn take(&self) -> Option<Vec<u8>> {
+        self.state.compare_exchange(mail::FULL, mail::BUSY, SeqCst, SeqCst).ok()?;
+        let bytes = &self.bytes[..self.len.load(SeqCst)];
+        let handle = bytes.iter().map(|byte| byte.load(SeqCst)).collect();
+        self.state.store(mail::EMPTY, SeqCst);
+        Some(handle)
+    }
+}
+
 /// All that is written down in a round.
 pub struct Ledger {
     handle: [AtomicU8; 1024],
@@ -60,6 +102,7 @@ pub struct Ledger {
     pub dismissed: AtomicU32,
     pub people: [Person; PEOPLE],
     pub messages: [Message; PRODUCERS * EACH],
+    pub mails: [Mail; mail::BOXES],
     /// Losses that the pool has reported.
     pub lost: AtomicU32,
     said: [AtomicU8; 16384],

@@ -5,6 +5,7 @@
 //! and a judge. After it every message must have arrived once and whole, or be reported lost with
 //! the number of its dead holder; every slot must be free; nothing may be left behind.
 
+mod arrays;
 mod belongings;
 mod chance;
 mod deeds;

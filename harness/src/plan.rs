@@ -18,6 +18,8 @@ pub enum Role {
     Relay,
     /// Takes messages.
     Consumer,
+    /// Makes arrays, sends them, opens those of others.
+    Sharer,
 }
 
 /// What a process does to itself in the middle of a lease.
@@ -85,7 +87,27 @@ pub enum Kind {
     Deed(Deed),
     LeaderGone,
     Point(&'static str),
+    /// With arrays instead of a pool.
+    KillSharer,
+    ArrayPoint(&'static str),
 }
+
+/// Points that a process passes that makes, opens and drops small arrays.
+const OF_ARRAYS: [&str; 13] = [
+    "join.before",
+    "join.after",
+    "claim.before",
+    "claim.after",
+    "extent.reserved",
+    "extent.recorded",
+    "commit.before",
+    "publish.ticket",
+    "move.before",
+    "move.after",
+    "bury.before",
+    "mark.after",
+    "unmark.after",
+];
 
 impl Kind {
     /// Every kind, in the order of the table.
@@ -111,14 +133,22 @@ impl Kind {
             Kind::StopAndKill,
             Kind::LeaderGone,
         ];
-        // Arrays of an arena give memory back; pools don't.
-        let points = ropeway::sync::crash::POINTS.into_iter().filter(|name| !name.starts_with("punch."));
-        kinds.into_iter().chain(deeds.map(Kind::Deed)).chain(points.map(Kind::Point)).collect()
+        // Only arenas have marks, and give memory back.
+        let of_pools = |name: &&str| !["mark.after", "unmark.after", "punch.before"].contains(name);
+        let points = ropeway::sync::crash::POINTS.into_iter().filter(of_pools);
+        let of_arrays = OF_ARRAYS.map(Kind::ArrayPoint);
+        let pools = kinds.into_iter().chain(deeds.map(Kind::Deed)).chain(points.map(Kind::Point));
+        pools.chain([Kind::KillSharer]).chain(of_arrays).collect()
     }
 
     /// True when nobody ends before their time.
     pub fn leaves_all_alive(self) -> bool {
         matches!(self, Kind::Stop | Kind::Deed(Deed::Panic | Deed::Fork | Deed::ForkOfFork | Deed::Clone))
+    }
+
+    /// True for rounds with arrays.
+    pub fn is_about_arrays(self) -> bool {
+        matches!(self, Kind::KillSharer | Kind::ArrayPoint(_))
     }
 
     /// How the table calls it.
@@ -142,6 +172,8 @@ impl Kind {
             Kind::Deed(Deed::Clone) => "raw clone within a lease".into(),
             Kind::Deed(Deed::ForkAndDie) => "fork, SIGKILL of the parent".into(),
             Kind::Point(name) => format!("at {name}"),
+            Kind::KillSharer => "arrays: SIGKILL".into(),
+            Kind::ArrayPoint(name) => format!("arrays: at {name}"),
         }
     }
 }
@@ -151,6 +183,8 @@ impl Kind {
 pub struct Part {
     pub role: Role,
     pub fate: Fate,
+    /// It joins when somebody else is gone.
+    pub late: bool,
 }
 
 /// A round.
@@ -179,7 +213,16 @@ impl Plan {
         parts.extend((0..chance.within(1, PRODUCERS as u64) as usize).map(Role::Producer));
         parts.extend((0..relays).map(|_| Role::Relay));
         parts.extend((0..chance.within(1, 3)).map(|_| Role::Consumer));
-        let parts = parts.into_iter().map(|role| Part { role, fate: Fate::Peace }).collect();
+        if kind.is_about_arrays() {
+            parts = vec![Role::Sharer; chance.within(2, 4) as usize];
+        }
+        let part = |role| Part { role, fate: Fate::Peace, late: false };
+        let mut parts: Vec<_> = parts.into_iter().map(part).collect();
+        // A newcomer gets the place of the dead in the table of members.
+        if !kind.is_about_arrays() && parts[0].role != Role::Maker && chance.one_in(2) {
+            let role = if relays > 0 && chance.one_in(2) { Role::Relay } else { Role::Consumer };
+            parts.push(Part { late: true, ..part(role) });
+        }
         let messages = chance.within(6, EACH as u64) as usize;
         let writing_readers = chance.one_in(6);
         let mut plan = Plan { seed, kind, options, parts, messages, writing_readers };
@@ -207,6 +250,12 @@ impl Plan {
             Kind::LeaderGone => self.befall(chance, works, |chance| Fate::LeaderGone(moment(chance))),
             Kind::Deed(deed) => self.befall(chance, works, |chance| Fate::Do(lease(chance), deed)),
             Kind::Point(name) => self.draw_point(name, chance),
+            Kind::KillSharer => (0..2).for_each(|_| self.befall(chance, works, kill)),
+            Kind::ArrayPoint("bury.before") => {
+                self.befall(chance, works, kill);
+                self.befall(chance, works, |_| Fate::Point("bury.before:1".into()));
+            }
+            Kind::ArrayPoint(name) => self.draw_point(name, chance),
         }
     }
 
@@ -219,7 +268,9 @@ impl Plan {
         };
         let claims = |chance: &mut Chance| Fate::Point(format!("claim.after:{}", lease(chance)));
         match group {
-            "extent" | "commit" | "publish" => self.befall(chance, is_producer, at),
+            "extent" | "commit" | "publish" => {
+                self.befall(chance, |role| is_producer(role) || role == Role::Sharer, at);
+            }
             "close" => self.befall(chance, |role| role == Role::Maker, at),
             // Only what a dead one held is swept, and only what is changed in place is lost: one dies
             // with a lease, and all others but one would die taking it back.
@@ -242,7 +293,7 @@ impl Plan {
         who: impl Fn(Role) -> bool,
         fate: impl Fn(&mut Chance) -> Fate,
     ) {
-        let fit = |part: &&mut Part| part.fate == Fate::Peace && who(part.role);
+        let fit = |part: &&mut Part| part.fate == Fate::Peace && !part.late && who(part.role);
         let mut fitting: Vec<_> = self.parts.iter_mut().filter(fit).collect();
         if !fitting.is_empty() {
             let victim = chance.below(fitting.len() as u64) as usize;

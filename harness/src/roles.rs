@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use ropeway::{Error, Handle, Pool, Result, Wait, WriteLease};
 
+use crate::arrays;
 use crate::chance::{Chance, mix};
 use crate::deeds;
-use crate::ledger::{EACH, Ledger, Message, PRODUCERS, Person};
+use crate::ledger::{EACH, Ledger, Message, PRODUCERS, Person, now};
 use crate::plan::{Deed, Fate, Plan, Role, field};
 
 /// How long anybody waits for anything.
@@ -38,6 +39,39 @@ impl<'a> Actor<'a> {
         &self.ledger.people[self.index]
     }
 
+    /// All others, with their roles.
+    pub fn everybody(&self) -> impl Iterator<Item = (Role, &'a Person)> + use<'a> {
+        let (plan, people) = (self.plan, &self.ledger.people);
+        plan.parts.iter().enumerate().map(move |(index, part)| (part.role, &people[index]))
+    }
+
+    /// How many of them have not left yet.
+    pub fn living(&self) -> usize {
+        self.everybody().filter(|(_, person)| !person.has_left()).count()
+    }
+
+    /// How many came to an end that wasn't theirs.
+    pub fn gone(&self) -> usize {
+        self.everybody().filter(|(_, person)| person.is_gone()).count()
+    }
+
+    /// True when those who are gone hold nothing, as `has_settled` says; notes how long that took.
+    pub fn note_recoveries(&self, has_settled: impl Fn(&Person) -> Result<bool>) -> Result<bool> {
+        let mut settled = true;
+        for (_, person) in self.everybody() {
+            if !person.is_gone() || person.recovery.load(SeqCst) > 0 {
+                continue;
+            }
+            if has_settled(person)? {
+                let took = now().saturating_sub(person.gone_at.load(SeqCst));
+                person.recovery.store(took + 1, SeqCst);
+            } else {
+                settled = false;
+            }
+        }
+        Ok(settled)
+    }
+
     fn role(&self) -> Option<Role> {
         self.plan.parts.get(self.index).map(|part| part.role)
     }
@@ -48,8 +82,10 @@ impl<'a> Actor<'a> {
 
     /// Plays a role to its end.
     pub fn play(&mut self, role: Role) -> Result<()> {
-        if role == Role::Maker {
-            return self.make();
+        match role {
+            Role::Maker => return self.make(),
+            Role::Sharer => return arrays::share(self),
+            _ => {}
         }
         let pool = self.join()?;
         match role {
@@ -82,7 +118,8 @@ impl<'a> Actor<'a> {
         pool
     }
 
-    fn until(&self, what: &str, so: impl Fn(&Ledger) -> bool) {
+    /// Waits until the ledger says so.
+    pub fn until(&self, what: &str, so: impl Fn(&Ledger) -> bool) {
         let mut tries = 0;
         while !so(self.ledger) {
             tries += 1;
@@ -150,7 +187,7 @@ impl<'a> Actor<'a> {
     pub fn consume(&mut self, pool: &Pool, timeout: Duration) -> Result<bool> {
         if self.plan.writing_readers {
             let take = |wait: &mut Wait<'_>| pool.take_mut_with("use", None, wait);
-            let taken = if timeout.is_zero() { now(take) } else { self.wait(take) };
+            let taken = if timeout.is_zero() { at_once(take) } else { self.wait(take) };
             let Some(mut slot) = self.unless_over(taken, timeout)? else { return Ok(false) };
             let Some(message) = self.read(&slot.slice::<u64>("n")?, slot.deliveries()) else {
                 return Ok(true);
@@ -160,7 +197,7 @@ impl<'a> Actor<'a> {
             self.finish(message);
         } else {
             let take = |wait: &mut Wait<'_>| pool.take_with(None, wait);
-            let taken = if timeout.is_zero() { now(take) } else { self.wait(take) };
+            let taken = if timeout.is_zero() { at_once(take) } else { self.wait(take) };
             let Some(slot) = self.unless_over(taken, timeout)? else { return Ok(false) };
             let Some(message) = self.read(&slot.slice::<u64>("n")?, slot.deliveries()) else {
                 return Ok(true);
@@ -260,7 +297,7 @@ impl<'a> Actor<'a> {
     }
 }
 
-fn now<T>(take: impl FnOnce(&mut Wait<'_>) -> Result<T>) -> Result<T> {
+fn at_once<T>(take: impl FnOnce(&mut Wait<'_>) -> Result<T>) -> Result<T> {
     take(&mut Wait { timeout: Some(Duration::ZERO), pulse: &mut || true })
 }
 

@@ -14,6 +14,9 @@ use crate::roles::{Actor, Unwound};
 /// After that long a round counts as hung.
 const WATCHDOG: Duration = Duration::from_secs(30);
 
+/// When those who come late come if nobody has gone.
+const LATE: Duration = Duration::from_millis(5);
+
 /// What came of a round.
 #[derive(Debug, Default)]
 pub struct Outcome {
@@ -37,8 +40,10 @@ pub fn play(plan: &Plan, ledger: &'static Ledger) -> Outcome {
     for (index, part) in plan.parts.iter().enumerate() {
         let person = &ledger.people[index];
         person.state.store(state::RUNNING, SeqCst);
-        let pid = fork(|| act(plan, ledger, index, part.role));
-        person.pid.store(pid as u32, SeqCst);
+        if !part.late {
+            let pid = fork(|| act(plan, ledger, index, part.role));
+            person.pid.store(pid as u32, SeqCst);
+        }
     }
     let stages = vec![0; plan.parts.len()];
     let mut master = Master { plan, ledger, judge, start: now(), stages, hung: 0, joined_at: None };
@@ -119,7 +124,7 @@ fn act(plan: &Plan, ledger: &'static Ledger, index: usize, role: Role) {
 
 struct Master<'a> {
     plan: &'a Plan,
-    ledger: &'a Ledger,
+    ledger: &'static Ledger,
     judge: libc::pid_t,
     start: u64,
     /// How far each fate has come.
@@ -136,10 +141,21 @@ impl Master<'_> {
             if passed > WATCHDOG {
                 self.end_all();
             }
-            for index in 0..self.plan.parts.len() {
-                self.advance(index, passed);
+            for (index, part) in self.plan.parts.iter().enumerate() {
+                if part.late { self.let_in(index, passed) } else { self.advance(index, passed) }
             }
             std::thread::sleep(Duration::from_micros(60));
+        }
+    }
+
+    /// Starts those who come late, once somebody is gone, or else after a while.
+    fn let_in(&mut self, index: usize, passed: Duration) {
+        let someone_is_gone = self.ledger.people.iter().any(|person| person.is_gone());
+        if self.stages[index] == 0 && (someone_is_gone || passed > LATE) {
+            let (plan, ledger, role) = (self.plan, self.ledger, self.plan.parts[index].role);
+            let pid = fork(|| act(plan, ledger, index, role));
+            self.ledger.people[index].pid.store(pid as u32, SeqCst);
+            self.stages[index] = 1;
         }
     }
 

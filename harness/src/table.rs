@@ -54,8 +54,8 @@ impl Table {
             "what befell", "rounds", "ended", "lost", "failed", "hung", "back p50", "p99", "max", "> 100 ms"
         );
         let mut sum = Row::default();
-        for (kind, row) in &mut self.0.iter().map(|(kind, row)| (kind.name(), row)) {
-            line(&mut text, &kind, row);
+        for (kind, row) in self.0.iter().filter(|(_, row)| row.rounds > 0) {
+            line(&mut text, &kind.name(), row);
             sum.rounds += row.rounds;
             sum.gone += row.gone;
             sum.lost += row.lost;

@@ -30,7 +30,7 @@ use crate::guard;
 use crate::handle::{Handle, Route};
 use crate::layout::{ARENA_END, CLAIMED, PICKLED, mark};
 use crate::memory::Asking;
-use crate::sync::fence;
+use crate::sync::{crash_point, fence};
 use crate::word::{Move, State};
 
 /// Nothing is published to the first stage, so its tickets number the arrays.
@@ -111,11 +111,13 @@ impl Arena {
 
     fn set_mark(&self, slot: usize) {
         self.at.board.0.tag(self.me, slot).store(mark(self.tenancy), Release);
+        crash_point!("mark.after");
         fence(SeqCst);
     }
 
     fn clear_mark(&self, slot: usize) {
         self.at.board.0.tag(self.me, slot).store(0, Release);
+        crash_point!("unmark.after");
         // Of two who let go at once, one must see that the other has: it frees the slot.
         fence(SeqCst);
     }

@@ -58,7 +58,7 @@ pub mod crash {
     use std::cell::RefCell;
 
     /// Every named point, in the order in which a member's life passes them.
-    pub const POINTS: [&str; 21] = [
+    pub const POINTS: [&str; 23] = [
         "join.before",
         "join.after",
         "claim.before",
@@ -79,6 +79,8 @@ pub mod crash {
         "close.after",
         "leave.after",
         "depart.after",
+        "mark.after",
+        "unmark.after",
         "punch.before",
     ];
 

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps lint fuzz bench clean
+.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps test-pythons kill soak lint fuzz bench clean
 
 PYTHON ?= python3
 # How long each target is fuzzed.
@@ -11,7 +11,10 @@ SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 MATURIN := $(BIN)/maturin develop --release
-CRATES := --workspace --exclude ropeway-python
+CRATES := --workspace --exclude ropeway-python --exclude ropeway-harness
+ROUNDS ?= 1000
+SECONDS ?= 1800
+SEED ?=
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 15
@@ -42,6 +45,14 @@ test-python: build $(VENV)/.dev $(VENV)/.demo  ## ... those of the Python packag
 
 test-traps: build $(VENV)/.dev $(VENV)/.demo  ## ... some of them again with traps for stale pointers
 	ROPEWAY_DEBUG=1 $(BIN)/python -m pytest tests/exchange tests/test_pool_python.py tests/test_queue.py tests/test_message.py
+
+kill: build  ## kill processes in ROUNDS rounds and a tenth as many of Python; print what was left
+	cargo build --release -p ropeway-harness
+	@target/release/ropeway-kill $(ROUNDS) $(SEED)
+	@$(BIN)/python harness/kill.py $$(( $(ROUNDS) / 10 )) $(SEED)
+
+soak: build  ## use everything for SECONDS, deaths included; what is there must not grow
+	@$(BIN)/python harness/soak.py $(SECONDS) $(SEED)
 
 lint: build $(VENV)/.dev $(VENV)/.demo  ## check format, lints and types
 	cargo fmt --check

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps test-pythons kill soak lint fuzz bench clean
+.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps test-pythons kill soak test-long lint fuzz bench clean
 
 PYTHON ?= python3
 # How long each target is fuzzed.
@@ -45,6 +45,12 @@ test-python: build $(VENV)/.dev $(VENV)/.demo  ## ... those of the Python packag
 
 test-traps: build $(VENV)/.dev $(VENV)/.demo  ## ... some of them again with traps for stale pointers
 	ROPEWAY_DEBUG=1 $(BIN)/python -m pytest tests/exchange tests/test_pool_python.py tests/test_queue.py tests/test_message.py
+
+test-pythons: build  ## the Python tests with one wheel on every CPython that is here
+	@.ci/pythons
+
+test-long: tools  ## Rust tests that take long
+	cargo test --release -p ropeway -- --ignored
 
 kill: build  ## kill processes in ROUNDS rounds and a tenth as many of Python; print what was left
 	cargo build --release -p ropeway-harness

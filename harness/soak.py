@@ -52,12 +52,12 @@ class Soak:
         """Gives everything the memory that it may come to need, and reaches a steady state."""
         slots = [self.pool.acquire() for _ in range(6)]
         for slot in slots:
-            slot.add("bytes", LARGEST, "u1")
+            slot.add("bytes", LARGEST + 65536, "u1")
             slot.release()
         slots.clear()
         kept = []
         for _ in range(16):
-            self.queue.put(np.zeros(LARGEST, "u1"))
+            self.queue.put(np.zeros(LARGEST + 65536, "u1"))
             kept.append(self.queue.get())
         kept = [rw.empty(LARGEST, "u1") for _ in range(16)]
         kept.clear()
@@ -203,7 +203,7 @@ def answer(q):
     q.put(np.ones(1000))
 
 
-def measure():
+def measure(soak):
     """What this process has at rest."""
     gc.collect()
     status = dict(re.findall(r"(\w+):\s+(\d+)", Path("/proc/self/status").read_text()))
@@ -212,6 +212,9 @@ def measure():
     return {
         "own memory, kB": int(status["RssAnon"]),
         "shared memory, kB": segments() // 1024,
+        "... of the pool": soak.pool.status().committed // 1024,
+        "... of the queue": soak.queue.status().committed // 1024,
+        "... of arrays": arena["committed"] // 1024,
         "arrays": arena["arrays"] - arena["unclaimed"],
         "descriptors": len(belonging["descriptors"]),
         "maps": len(belonging["mapped segments"]),
@@ -259,7 +262,7 @@ def main():
     start = time.monotonic()
     while time.monotonic() - start < seconds or len(laps) < LEAST_LAPS:
         soak.lap()
-        laps.append(measure())
+        laps.append(measure(soak))
     flat = verdict(laps)
     counts = ", ".join(f"{count} {what}" for what, count in soak.counts.items())
     print(f"{len(laps)} laps in {time.monotonic() - start:.0f} s, seed {seed}: {counts}")

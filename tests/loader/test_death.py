@@ -1,6 +1,7 @@
 """What happens when workers die: nothing is lost, and who is to blame is named."""
 
 import os
+import select
 import signal
 import time
 from pathlib import Path
@@ -81,6 +82,18 @@ def test_a_dead_zygote_is_replaced_with_its_workers(loader):
     os.kill(hand._zygote._process.pid, signal.SIGKILL)
     assert first + numbers(iterator) == list(range(200))
     assert numbers(batches) == list(range(200))
+
+
+def test_a_zygote_ends_quietly_though_its_reports_are_unread(loader, capfd):
+    batches = loader(Pid(100), batch_size=1, workers=2)
+    pid = int(next(iter(batches))[0])
+    (hand, *_) = batches._engine.crew._hands.values()
+    zygote = hand._zygote
+    os.kill(pid, signal.SIGKILL)
+    assert select.select([zygote._socket], [], [], 20)[0], "the death is reported"
+    zygote.close()  # resets the connection
+    assert zygote._process.returncode == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_a_stuck_worker_is_named_in_time(loader):

@@ -165,17 +165,17 @@ fn arrays_outlive_the_root_while_somebody_has_them() {
 }
 
 #[test]
-fn a_thousand_arrays_wait_to_be_opened() {
+fn ten_thousand_arrays_wait_to_be_opened() {
     let mut session = Session::found();
-    let (maker, handles) = session.maker(1000);
-    assert_eq!(session.counts(), "1000 1000");
+    let (maker, handles) = session.maker(10_000);
+    assert_eq!(session.counts(), "10000 10000");
     maker.finish();
-    session.becomes("1000 1000");
+    session.becomes("10000 10000");
     let mut opener = Peer::start("opener", "");
     for (n, handle) in handles.iter().enumerate() {
         assert_eq!(ask(&mut opener, handle), format!("{} of {}", 1000 + n, n % 256));
     }
-    assert_eq!(session.counts(), "1000 0");
+    assert_eq!(session.counts(), "10000 0");
     assert_eq!(ask(&mut opener, "drop"), "dropped");
     assert_eq!(session.counts(), "0 0");
 }

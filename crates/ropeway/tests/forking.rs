@@ -21,6 +21,7 @@ roles!(
     has_children_that_leave,
     forks_while_threads_work,
     dies_before_its_child,
+    dies_before_its_clone,
 );
 
 fn plays(role: &str) {
@@ -202,12 +203,20 @@ fn forks_while_threads_work(_: &str) {
     });
 }
 
-/// Says who its child is, and waits, holding a slot.
 fn dies_before_its_child(given: &str) {
+    dies_before(given, |body| fork(body));
+}
+
+fn dies_before_its_clone(given: &str) {
+    dies_before(given, |body| clone(body));
+}
+
+/// Says who its child is, and waits, holding a slot.
+fn dies_before(given: &str, forked: impl FnOnce(fn()) -> libc::pid_t) {
     let pool = pool(given);
     let slot = pool.acquire_timeout(PATIENCE).unwrap();
     // SAFETY: the call touches no memory.
-    say(fork(|| assert_eq!(unsafe { libc::pause() }, -1)));
+    say(forked(|| assert_eq!(unsafe { libc::pause() }, -1)));
     listen();
     drop(slot);
 }
@@ -249,8 +258,17 @@ fn a_child_can_use_the_pool_whatever_other_threads_did_at_the_fork() {
 
 #[test]
 fn a_child_doesnt_keep_its_dead_parent_alive() {
+    is_free_though_a_child_lives("dies_before_its_child");
+}
+
+#[test]
+fn a_cloned_child_doesnt_keep_its_dead_parent_alive() {
+    is_free_though_a_child_lives("dies_before_its_clone");
+}
+
+fn is_free_though_a_child_lives(role: &str) {
     let pool = Pool::create(&numbers(1)).unwrap();
-    let mut parent = Peer::start("dies_before_its_child", &words(&pool));
+    let mut parent = Peer::start(role, &words(&pool));
     let child: libc::pid_t = parent.hear_number();
     let acquire = |wait: &mut ropeway::Wait<'_>| pool.acquire_with(wait).map(|slot| slot.index());
     let (_, slices) = slices_after(|| parent.kill(), acquire);

@@ -69,14 +69,24 @@ fn adder(given: &str) {
 
 #[test]
 fn a_million_messages_come_in_order() {
-    const MESSAGES: u64 = 1_000_000;
+    come_in_order(1_000_000);
+}
+
+/// As many as it took to see two messages of two million swapped before a take scanned twice.
+#[test]
+#[ignore = "takes half a minute; `make test-long` runs it"]
+fn ten_million_messages_come_in_order() {
+    come_in_order(10_000_000);
+}
+
+fn come_in_order(messages: u64) {
     let pool = Pool::create(&numbers(4)).unwrap();
-    let mut producer = Peer::start("producer", &format!("{} 0 {MESSAGES}", words(&pool)));
-    for n in 0..MESSAGES {
+    let mut producer = Peer::start("producer", &format!("{} 0 {messages}", words(&pool)));
+    for n in 0..messages {
         assert_eq!(get(&pool).unwrap(), n);
     }
     assert_eq!(producer.hear(), "done");
-    assert_eq!(pool.status().published, MESSAGES);
+    assert_eq!(pool.status().published, messages);
     producer.finish();
 }
 

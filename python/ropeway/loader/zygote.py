@@ -201,13 +201,15 @@ class _Server:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._bell, select.POLLIN)
-        while True:
-            for descriptor, _ in poll.poll():
-                if descriptor == self._bell:
-                    os.read(self._bell, 4096)
-                    self._reap()
-                elif not self._answer():
-                    return
+        # Whoever closes the other end with reports unread resets the connection.
+        with contextlib.suppress(ConnectionError):
+            while True:
+                for descriptor, _ in poll.poll():
+                    if descriptor == self._bell:
+                        os.read(self._bell, 4096)
+                        self._reap()
+                    elif not self._answer():
+                        return
 
     def _answer(self) -> bool:
         data, readers, _, _ = socket.recv_fds(self._socket, _MESSAGE, 1)

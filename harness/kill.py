@@ -18,6 +18,7 @@ from ledger import ledger
 from loading import play_loader
 from rounds import Round
 from starting import play_started
+from voices import Voices
 
 import ropeway as rw
 
@@ -47,6 +48,7 @@ def main():
     kinds = [kind for kind in KINDS if only in kind]
     table = {kind: collections.Counter() for kind in kinds}
     times = {kind: [] for kind in kinds}
+    voices = Voices()
     warm_up()
     start = time.monotonic()
     played = 0
@@ -70,9 +72,11 @@ def main():
         left = belongings.left(before)
         if left:
             ledger.complain(f"left behind: {left}")
+        if heard := voices.heard():
+            ledger.complain(f"on standard error: {heard}")
         complaints = ledger.complaints()
         if complaints:
-            print(f"round {played} (kill.py 1 {one} {kind!r}):\n{complaints}", file=sys.stderr)
+            voices.say(f"round {played} (kill.py 1 {one} {kind!r}):\n{complaints}")
         table[kind].update(rounds=1, ended=ended, lost=lost, failed=bool(complaints))
         times[kind] += recoveries
     show(table, times)

@@ -27,6 +27,7 @@ from kill import KINDS, SLOW, warm_up
 from ledger import ledger
 from loading import Numbers, play_loader
 from rounds import Round
+from voices import Voices
 
 import ropeway as rw
 
@@ -47,6 +48,7 @@ class Soak:
         self.queue = rw.Queue(8)
         self.arrays = collections.deque(rw.zeros(1000) for _ in range(8))
         self.counts = collections.Counter()
+        self.voices = Voices()
 
     def grow(self):
         """Gives everything the memory that it may come to need, and reaches a steady state."""
@@ -79,8 +81,9 @@ class Soak:
     def check(self, deaths):
         """Ends the soak at the first complaint."""
         self.counts["deaths"] += deaths
-        if complaints := ledger.complaints():
-            sys.exit(complaints)
+        if complaints := ledger.complaints() + self.voices.heard():
+            self.voices.say(complaints)
+            sys.exit(1)
 
     def size(self):
         """A number of bytes, small ones as likely as large ones."""

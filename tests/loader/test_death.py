@@ -1,5 +1,6 @@
 """What happens when workers die: nothing is lost, and who is to blame is named."""
 
+import multiprocessing
 import os
 import select
 import signal
@@ -10,6 +11,7 @@ import pytest
 from datasets import Deadly, Numbers, Pid, Slow
 
 import ropeway as rw
+from ropeway.loader import life, zygote
 
 
 def numbers(batches):
@@ -150,3 +152,39 @@ TESTS = os.getpid()
 def test_a_dataset_without_samples_has_no_batches(loader, workers, shuffle):
     assert list(loader(Numbers(0), 4, workers, shuffle=shuffle)) == []
     assert len(loader(Numbers(0), 4, workers)) == 0
+
+
+def test_a_worker_that_comes_too_late_ends_quietly(capfd):
+    """Its loader is closed already, and what it was to work with may be gone."""
+    here = zygote.Zygote.get()
+    reader, writer = os.pipe()
+    os.close(writer)
+    pid = here.start(0, reader, b"what isn't there any more")
+    os.close(reader)
+    end = time.monotonic() + 20
+    while (status := here.status(pid)) is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    here.close()
+    assert capfd.readouterr().err == ""
+
+
+class Late:
+    """Its unpickling fails, as that of a pool that is gone does."""
+
+    def __reduce__(self):
+        return print, ("not even looked at",)
+
+
+def test_a_started_worker_that_comes_too_late_looks_at_nothing(capfd):
+    context = multiprocessing.get_context("spawn")
+    reader, writer = os.pipe()
+    os.close(writer)
+    process = context.Process(target=print, args=(life.Reader(reader), Late()))
+    process.start()
+    os.close(reader)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+    assert capfd.readouterr() == ("", "")

@@ -54,7 +54,9 @@ class Reader:
 
 
 def _received(duplicate: Any) -> Reader:
-    return Reader(duplicate.detach())
+    reader = Reader(duplicate.detach())
+    depend(reader.descriptor)  # before what comes behind it is looked at: that may be gone
+    return reader
 
 
 def depend(reader: int) -> None:

@@ -204,11 +204,11 @@ fn forks_while_threads_work(_: &str) {
 }
 
 fn dies_before_its_child(given: &str) {
-    dies_before(given, |body| fork(body));
+    dies_before(given, fork);
 }
 
 fn dies_before_its_clone(given: &str) {
-    dies_before(given, |body| clone(body));
+    dies_before(given, clone);
 }
 
 /// Says who its child is, and waits, holding a slot.

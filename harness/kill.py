@@ -36,6 +36,7 @@ KINDS = (
     "start method spawn: SIGKILL",
     "start method forkserver: SIGKILL",
     "loader: SIGKILL of a worker",
+    "loader: SIGKILL of the zygote",
 )
 SLOW = {name for name in KINDS if name.startswith(("start", "loader"))}
 
@@ -64,7 +65,8 @@ def main():
         one = seed + turn
         if kind.startswith("loader"):
             ledger.clear()
-            ended, recoveries, lost = play_loader(one, ledger)
+            ended = play_loader(one, ledger, kills_zygote="zygote" in kind)
+            recoveries, lost = [], 0
         elif kind.startswith("start"):
             ended, recoveries, lost = play_started(kind, one)
         else:

@@ -27,8 +27,8 @@ class Numbers:
         return {"numbers": np.full(self.size, index, "i8"), "pid": os.getpid()}
 
 
-def play_loader(seed, ledger):
-    """Reads two epochs while workers are killed; returns (killed, recoveries, lost)."""
+def play_loader(seed, ledger, kills_zygote=False):
+    """Reads two epochs while workers, or whoever forks them, are killed; returns how many."""
     chance = random.Random(seed)
     data = Numbers(chance.randrange(20, 200), chance.randrange(1, 2000))
     # Whoever is killed again and again at one sample would make it an error.
@@ -42,11 +42,18 @@ def play_loader(seed, ledger):
                 ledger.complain(f"a batch is torn: {batch['numbers']}")
             if chance.random() < 0.1:
                 time.sleep(chance.random() * 0.003)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(chance.choice(batch["pid"])), signal.SIGKILL)
+                victim = zygote(loader) if kills_zygote else int(chance.choice(batch["pid"]))
+                with contextlib.suppress(ProcessLookupError, TypeError):
+                    os.kill(victim, signal.SIGKILL)
                     killed += 1
             del batch
         if seen != list(range(len(data))):
             ledger.complain(f"the stream is not the dataset: {seen}")
     loader.close()
-    return killed, [], 0
+    return killed
+
+
+def zygote(loader):
+    """The process that forks the loader's workers, None while there is none."""
+    hands = loader._engine.crew._hands.values()
+    return next((hand._zygote._process.pid for hand in hands), None)

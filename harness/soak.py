@@ -182,7 +182,7 @@ class Soak:
         """Epochs with and without deaths, read to the end or not."""
         seed = self.random.randrange(1 << 30)
         if self.random.random() < 0.5:
-            self.counts["deaths"] += play_loader(seed, ledger)[0]
+            self.counts["deaths"] += play_loader(seed, ledger)
             return
         loader = rw.Loader(Numbers(100, self.size() // 800 + 1), batch_size=7, workers=2, seed=seed)
         for number, _ in enumerate(loader):

@@ -93,7 +93,7 @@ pub enum Kind {
 }
 
 /// Points that a process passes that makes, opens and drops small arrays.
-const OF_ARRAYS: [&str; 13] = [
+const OF_ARRAYS: [&str; 15] = [
     "join.before",
     "join.after",
     "claim.before",
@@ -105,6 +105,8 @@ const OF_ARRAYS: [&str; 13] = [
     "move.before",
     "move.after",
     "bury.before",
+    "commit.after",
+    "serial.before",
     "mark.after",
     "unmark.after",
 ];
@@ -134,7 +136,8 @@ impl Kind {
             Kind::LeaderGone,
         ];
         // Only arenas have marks, and give memory back.
-        let of_pools = |name: &&str| !["mark.after", "unmark.after", "punch.before"].contains(name);
+        let of_pools =
+            |name: &&str| !["serial.before", "mark.after", "unmark.after", "punch.before"].contains(name);
         let points = ropeway::sync::crash::POINTS.into_iter().filter(of_pools);
         let of_arrays = OF_ARRAYS.map(Kind::ArrayPoint);
         let pools = kinds.into_iter().chain(deeds.map(Kind::Deed)).chain(points.map(Kind::Point));
@@ -268,7 +271,7 @@ impl Plan {
         };
         let claims = |chance: &mut Chance| Fate::Point(format!("claim.after:{}", lease(chance)));
         match group {
-            "extent" | "commit" | "publish" => {
+            "extent" | "commit" | "blob" | "publish" => {
                 self.befall(chance, |role| is_producer(role) || role == Role::Sharer, at);
             }
             "close" => self.befall(chance, |role| role == Role::Maker, at),
@@ -307,7 +310,9 @@ fn options(kind: Kind, relays: bool, seed: u64, chance: &mut Chance) -> Options 
     let stages: &[&str] = if relays { &["fill", "change", "use"] } else { &["fill", "use"] };
     let slots = chance.within(1, 4) as usize;
     let mut options = Options::new(slots).stages(stages.iter().copied());
-    if chance.one_in(2) && !matches!(kind, Kind::Point(name) if name.starts_with("extent")) {
+    if chance.one_in(2)
+        && !matches!(kind, Kind::Point(name) if name.starts_with("extent") || name.starts_with("blob"))
+    {
         options.fields = Some(vec![field(64)]);
     }
     options.max_slots = slots + chance.below(3) as usize;

@@ -253,6 +253,7 @@ impl Arena {
         record.blob.store(offset + 1, Relaxed);
         record.bytes.store(len as u64, Relaxed);
         record.passed.store(0, Relaxed);
+        crash_point!("serial.before");
         record.serial.store(serial, Release);
         let mut open = self.lock();
         self.set_mark(slot);

@@ -43,6 +43,7 @@ impl Memory {
                     at += step;
                     crash_point!("commit.before");
                     done(at);
+                    crash_point!("commit.after");
                 }
                 // A signal has undone the step (older kernels let any do so). If they come faster than
                 // a step takes, only shorter ones get anywhere.

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::extents::Cursor;
 use crate::field::{ALIGNMENT, Field, alignment};
 use crate::memory::{Asking, Memory, Span};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, crash_point};
 use crate::wire::{Reader, Writer};
 
 /// Descriptions of up to this many bytes are read without asking how much memory there is.
@@ -145,6 +145,7 @@ impl Contents {
             None => at.memory.place(&at.board.0, slot, &mut self.cursor, len, ALIGNMENT, &mut asking)?,
         };
         at.memory.write(offset, &framed.0);
+        crash_point!("blob.before");
         record.blob.store(offset + 1, Ordering::Release);
         self.changed = false;
         Ok(())

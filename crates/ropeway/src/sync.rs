@@ -58,7 +58,7 @@ pub mod crash {
     use std::cell::RefCell;
 
     /// Every named point, in the order in which a member's life passes them.
-    pub const POINTS: [&str; 23] = [
+    pub const POINTS: [&str; 27] = [
         "join.before",
         "join.after",
         "claim.before",
@@ -66,6 +66,8 @@ pub mod crash {
         "extent.reserved",
         "extent.recorded",
         "commit.before",
+        "commit.after",
+        "blob.before",
         "publish.ticket",
         "move.before",
         "move.after",
@@ -79,9 +81,11 @@ pub mod crash {
         "close.after",
         "leave.after",
         "depart.after",
+        "serial.before",
         "mark.after",
         "unmark.after",
         "punch.before",
+        "poison.after",
     ];
 
     /// What a modelled participant unwinds with when it dies.

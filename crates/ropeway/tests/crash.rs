@@ -13,7 +13,7 @@ roles!(works, makes_and_closes, root, makes_arrays);
 /// Whether a member of a pool passes the point in an ordinary life.
 fn is_passed(point: &str) -> bool {
     // Makers close; arenas have marks and give memory back; the rest is what `another` leaves.
-    !["close.", "mark.", "unmark.", "punch."].iter().any(|other| point.starts_with(other))
+    !["close.", "serial.", "mark.", "unmark.", "punch."].iter().any(|other| point.starts_with(other))
 }
 
 /// Dies at the instant that is given behind the pool, in the middle of all that a member can do.
@@ -158,7 +158,7 @@ fn a_closing_pool_is_closed_wherever_its_maker_died() {
 
 #[test]
 fn an_arena_is_whole_wherever_a_process_died() {
-    let of_pools = ["close.", "sweep.", "bury.", "loss.", "leave.", "depart.", "advance.", "punch."];
+    let of_pools = ["close.", "sweep.", "bury.", "loss.", "leave.", "depart.", "advance.", "blob.", "punch."];
     let passed = |point: &&str| !of_pools.iter().any(|other| point.starts_with(other));
     for instant in POINTS.into_iter().filter(passed) {
         let mut root = Peer::start("root", "");

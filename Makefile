@@ -6,14 +6,11 @@ SHELL := /bin/bash
 .PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps test-pythons kill soak test-long lint fuzz bench clean
 
 PYTHON ?= python3
-# How long each target is fuzzed.
-SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 MATURIN := $(BIN)/maturin develop --release
 CRATES := --workspace --exclude ropeway-python --exclude ropeway-harness
 ROUNDS ?= 1000
-SECONDS ?= 1800
 SEED ?=
 
 help:  ## list the targets
@@ -58,7 +55,7 @@ kill: build  ## kill processes in ROUNDS rounds and a tenth as many of Python; p
 	@$(BIN)/python harness/kill.py $$(( $(ROUNDS) / 10 )) $(SEED)
 
 soak: build  ## use everything for SECONDS, deaths included; what is there must not grow
-	@$(BIN)/python harness/soak.py $(SECONDS) $(SEED)
+	@$(BIN)/python harness/soak.py $(or $(SECONDS),1800) $(SEED)
 
 lint: build $(VENV)/.dev $(VENV)/.demo  ## check format, lints and types
 	cargo fmt --check
@@ -69,7 +66,7 @@ lint: build $(VENV)/.dev $(VENV)/.demo  ## check format, lints and types
 	$(BIN)/python -m mypy.stubtest ropeway._core
 
 fuzz: tools  ## feed garbage to what reads what others wrote: make fuzz SECONDS=60
-	@.ci/fuzz $(SECONDS)
+	@.ci/fuzz $(or $(SECONDS),60)
 
 bench: build $(VENV)/.bench  ## measure against other ways of handing over arrays
 	cargo build --release -p ropeway-bench

@@ -93,6 +93,11 @@ fn act(plan: &Plan, ledger: &'static Ledger, index: usize, role: Role) {
     if let Fate::Point(point) = fate {
         // SAFETY: this process has one thread.
         unsafe { std::env::set_var("ROPEWAY_CRASH", point) };
+        if point.starts_with("poison.") {
+            // Free slots are filled with a pattern where that is asked for.
+            // SAFETY: as above.
+            unsafe { std::env::set_var("ROPEWAY_DEBUG", "1") };
+        }
     }
     let plan = plan.clone();
     let play = move || {

@@ -25,6 +25,15 @@ class Work:
     memory_limit: int | None
 
 
+class Spell(NamedTuple):
+    """Work of one worker on a batch, in nanoseconds of the monotonic clock."""
+
+    worker: int
+    began: int
+    ended: int
+    samples: int
+
+
 class Arrival(NamedTuple):
     """What came of a plan, and when which worker worked on it."""
 
@@ -37,6 +46,8 @@ class Arrival(NamedTuple):
     worker: int
     began: int
     ended: int
+    spells: tuple[Spell, ...] = ()
+    """For a batch that several workers have made: who did what of it."""
 
 
 class Engine(Protocol):

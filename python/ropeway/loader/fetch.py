@@ -71,10 +71,7 @@ class Fetcher:
 
     def fill(self, plan: Plan, slot: Slot, wanted: Callable[[], bool]) -> Result:
         """Does what a plan says; raises `Skip` if it isn't wanted any more."""
-        if plan.epoch != self._epoch:
-            self._epoch = self._info.epoch = plan.epoch
-            self._stream = None
-            tell_epoch(self._dataset, plan.epoch)
+        self._tell_epoch(plan.epoch)
         if plan.keys is None:
             return self._fill_from_stream(plan, slot)
         if self._collate is not None:
@@ -83,6 +80,31 @@ class Fetcher:
         if self._many is not None:
             return self._fill_from(iter(self._at_once(plan)), len(plan.keys), slot)
         return self._fill_rows(plan, slot, wanted)
+
+    def fill_part(
+        self, plan: Plan, layout: Layout, memory: Any, wanted: Callable[[], bool]
+    ) -> Result:
+        """Fills some rows of a batch; raises `Skip` if it isn't wanted any more."""
+        self._tell_epoch(plan.epoch)
+        keys, first = plan.keys or [], plan.part.first if plan.part is not None else 0
+        rows = [array[first : first + len(keys)] for array in layout.arrays(memory)]
+        if self._into is not None and holds_only_arrays(layout.node):
+            self._write_into(plan, layout, rows, wanted, 0)
+            return Result(Kind.BATCH, layout, b"", len(keys))
+        try:
+            others = [
+                _write(layout.node, rows, place, sample)
+                for place, sample in enumerate(self._each(plan, wanted))
+            ]
+        except Misfit:
+            return Result(Kind.MISFIT)
+        return Result(Kind.BATCH, layout, _pickled(others), len(keys))
+
+    def _tell_epoch(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            self._epoch = self._info.epoch = epoch
+            self._stream = None
+            tell_epoch(self._dataset, epoch)
 
     # ---- one sample after the other ---------------------------------------------------------
 
@@ -120,18 +142,29 @@ class Fetcher:
         keys = plan.keys or []
         layout = self._layout(len(keys))
         arrays = layout.arrays(slot.memory(layout.nbytes))
-        for place, key in enumerate(keys):
+        for place, sample in enumerate(first):
+            _write(layout.node, arrays, place, sample)
+        self._write_into(plan, layout, arrays, wanted, len(first))
+        return Result(Kind.BATCH, layout, b"", len(keys))
+
+    def _write_into(
+        self,
+        plan: Plan,
+        layout: Layout,
+        arrays: list[Any],
+        wanted: Callable[[], bool],
+        start: int,
+    ) -> None:
+        for place, key in enumerate(plan.keys or []):
             if place and not wanted():
                 raise Skip
-            if place < len(first):
-                _write(arrays, place, self._first(first[place])[0])
+            if place < start:
                 continue
             self._at(place)
             self._seeds.begin(plan.epoch, key)
             self._into_row(key, layout, arrays, place)
             if self._seeds.begin_again():
                 self._into_row(key, layout, arrays, place)
-        return Result(Kind.BATCH, layout, b"", len(keys))
 
     def _into_row(self, key: Any, layout: Layout, arrays: list[Any], place: int) -> None:
         self._into(key, layout.row(arrays, place))  # type: ignore[misc]
@@ -174,16 +207,12 @@ class Fetcher:
         values, rest = self._first(next(samples))
         layout = self._layout(rows)
         arrays = layout.arrays(slot.memory(layout.nbytes))
-        _write(arrays, 0, values)
+        _put(arrays, 0, values)
         others = [rest]
-        for place, sample in enumerate(samples, 1):
-            values, rest = [], []
-            layout.node.flatten(sample, values, rest)
-            _write(arrays, place, values)
-            others.append(rest)
-        columns = [list(column) for column in zip(*others, strict=True)]
-        pickled = pickle.dumps(columns, protocol=5) if columns else b""
-        return Result(Kind.BATCH, layout, pickled, rows)
+        others += [
+            _write(layout.node, arrays, place, sample) for place, sample in enumerate(samples, 1)
+        ]
+        return Result(Kind.BATCH, layout, _pickled(others), rows)
 
     def _collated(self, samples: list[Any], slot: Slot) -> Result:
         batch = self._collate(samples)
@@ -276,9 +305,24 @@ def as_they_are(samples: list[Any]) -> Any:
     return samples[0]
 
 
-def _write(arrays: list[Any], place: int, values: list[Any]) -> None:
+def _write(node: Any, arrays: list[Any], place: int, sample: Any) -> list[Any]:
+    """Writes a sample to its row; returns what of it isn't an array."""
+    values: list[Any] = []
+    others: list[Any] = []
+    node.flatten(sample, values, others)
+    _put(arrays, place, values)
+    return others
+
+
+def _put(arrays: list[Any], place: int, values: list[Any]) -> None:
     for array, value in zip(arrays, values, strict=True):
         array[place] = value
+
+
+def _pickled(others: list[list[Any]]) -> bytes:
+    """What isn't an array in the samples, as lists for the batch."""
+    columns = [list(column) for column in zip(*others, strict=True)]
+    return pickle.dumps(columns, protocol=5) if columns else b""
 
 
 def _leaves(node: Any, sample: Any) -> list[Any]:

@@ -29,6 +29,21 @@ class Kind(IntEnum):
     """Nothing, as nobody waits for it any more."""
     DIED = 6
     """Nothing, as the work has killed too many workers."""
+    MISFIT = 7
+    """Nothing, as samples of this part don't look like those of the batches before."""
+
+
+class Part(NamedTuple):
+    """Some of the rows of a batch that several workers make together."""
+
+    first: int
+    """The first of the rows,"""
+    rows: int
+    """of how many in the whole batch."""
+    layout: bytes
+    """The layout of a batch like it, if perhaps of another number of rows; pickled."""
+    memory: bytes
+    """The shared array that the whole batch lies in; pickled."""
 
 
 class Plan(NamedTuple):
@@ -47,6 +62,8 @@ class Plan(NamedTuple):
     """how many samples of the stream go before,"""
     size: int = 0
     """and how many are wanted."""
+    part: Part | None = None
+    """Which rows these are of the batch; None for all."""
 
 
 class Record(NamedTuple):
@@ -64,7 +81,8 @@ class Record(NamedTuple):
 
 def plan_bytes(plan: Plan) -> bytes:
     """Writes a plan."""
-    body = pickle.dumps(tuple(plan), protocol=5)
+    part = None if plan.part is None else tuple(plan.part)
+    body = pickle.dumps((*plan[:-1], part), protocol=5)
     return _HEAD.pack(Kind.PLAN, 0, 0, len(body), 0, 0, 0) + body
 
 
@@ -99,4 +117,5 @@ def read(meta: bytes) -> Record:
 
 def read_plan(record: Record) -> Plan:
     """Reads the plan of a record."""
-    return Plan(*pickle.loads(record.plan))
+    plan = Plan(*pickle.loads(record.plan))
+    return plan if plan.part is None else plan._replace(part=Part(*plan.part))

@@ -20,6 +20,7 @@ from ropeway.loader.failure import Failure, samples
 from ropeway.loader.payload import payload
 from ropeway.loader.record import Kind, Plan
 from ropeway.loader.roster import Roster
+from ropeway.loader.split import Split, Splitting
 from ropeway.loader.structure import Layout
 from ropeway.loader.worker import STREAMS, Letter, Task
 
@@ -76,6 +77,11 @@ class Shared(Numbers):
         self._troubles: dict[int, _Trouble] = {}
         self._arrived: dict[int, Any] = {}
         self._dropped: set[int] = set()
+        self._splits: dict[int, Split] = {}
+        self._parts: dict[int, Split] = {}
+        in_rows = work.collate is None and not hasattr(work.dataset, "__getitems__")
+        self._splitting = Splitting(work.workers, in_rows and work.memory_limit is None)
+        self._most_planned = 0
         self._is_short = False  # of memory
         self._watched = time.monotonic()
         self._warned = False
@@ -89,19 +95,36 @@ class Shared(Numbers):
     def plan(self, plan: Plan) -> bool:
         """Puts a plan into a free slot; False if there is none and none can be added."""
         self._clear()
+        split = self._splitting.split(plan, self.sequence)
+        if split is None:
+            return self._publish(plan)
+        self._splits[plan.sequence] = split
+        for part in split.missing.values():
+            self._parts[part.sequence] = split
+            if not self._publish(part):
+                self.drop([plan.sequence])
+                return False
+        return True
+
+    def _publish(self, plan: Plan) -> bool:
         slot = self._acquired()
         if slot is None:
             return False
         with slot:
             slot.meta_bytes = record.plan_bytes(plan)
             slot.number = STREAMS + plan.stream if plan.keys is None else plan.sequence
+            self._plans[plan.sequence] = plan
             try:
                 slot.publish()
             except OutOfMemory:
+                del self._plans[plan.sequence]
                 return False
-        self._plans[plan.sequence] = plan
-        if slot.index > self.window + _KEPT_BATCHES and not self._warned:
-            self._warn(slot.index)
+        self._most_planned = max(self._most_planned, len(self._plans), self.window)
+        if not self._warned:
+            kept = slot.index - self._most_planned
+            kept += self._splitting.alive() - len(self._splits)
+            if kept > _KEPT_BATCHES:
+                self._warn(kept + len(self._splits))
         return True
 
     def _acquired(self) -> Any:
@@ -134,8 +157,9 @@ class Shared(Numbers):
 
     def drop(self, numbers: Iterable[int]) -> None:
         """Takes back plans that nobody has begun; what comes of the others is thrown away."""
-        for number in numbers:
-            self._plans.pop(number, None)
+        for number in self._with_parts(numbers):
+            if self._plans.pop(number, None) is None:
+                continue
             lease = self._arrived.pop(number, None)
             if lease is not None:
                 _throw_away(lease)
@@ -148,6 +172,16 @@ class Shared(Numbers):
                 lease.meta_bytes = record.result_bytes(Kind.SKIPPED, b"")
                 lease.publish()
         self._clear()
+
+    def _with_parts(self, numbers: Iterable[int]) -> list[int]:
+        """The numbers of plans, with those of the missing parts for batches in parts."""
+        found = []
+        for number in numbers:
+            split = self._splits.pop(number, None)
+            found += [number] if split is None else list(split.missing)
+        for number in found:
+            self._parts.pop(number, None)
+        return found
 
     def open_run(self) -> int:
         """Begins a run, whose batches are wanted until it is closed."""
@@ -171,14 +205,17 @@ class Shared(Numbers):
         while True:
             lease = self._take(wanted, ordered)
             if lease is not None:
-                return self._opened(lease)
+                arrival = self._opened(lease)
+                if arrival is not None:
+                    return arrival
+                continue
             self._watch()
             if end is not None and time.monotonic() > end:
                 raise Timeout(self._who_is_late(wanted[0], timeout))
 
     def _take(self, wanted: list[int], ordered: bool) -> Any:
         if ordered:
-            number = wanted[0]
+            (number,) = self._awaited(wanted[:1])[:1]
             lease = self._arrived.pop(number, None)
             if lease is not None:
                 return lease
@@ -186,6 +223,7 @@ class Shared(Numbers):
                 return self.pool.take(write=True, number=number, timeout=_SLICE)
             except Timeout:
                 return None
+        wanted = self._awaited(wanted)
         for number in wanted:
             if number in self._arrived:
                 return self._arrived.pop(number)
@@ -203,17 +241,52 @@ class Shared(Numbers):
             self._arrived[number] = lease
         return None
 
-    def _opened(self, lease: Any) -> Arrival:
+    def _awaited(self, wanted: list[int]) -> list[int]:
+        """The numbers of slots to wait for: of batches, or of their missing parts."""
+        if not self._splits:
+            return wanted
+        splits = self._splits
+        return [n for k in wanted for n in (splits[k].missing if k in splits else (k,))]
+
+    def _opened(self, lease: Any) -> Arrival | None:
+        """What a slot holds; None if that doesn't complete a batch."""
         with lease:
             noted = record.read(lease.meta_bytes)
             number = lease.number
             plan = self._plans.pop(number)
+            split = self._parts.pop(number, None)
+            if split is not None and noted.kind in (Kind.BATCH, Kind.MISFIT):
+                return self._joined(split, number, noted)
             batch, rows, nbytes = self._contents(noted, lease, plan)
         if isinstance(batch, Failure) and batch.memory:
             self._is_short = True
         self._troubles.pop(number, None)
+        if split is not None:  # that one failure is the batch's
+            del split.missing[number]
+            number = split.plan.sequence
+            self.drop([number])
         kind = Kind.FAILURE if noted.kind in (Kind.DIED, Kind.PLAN) else noted.kind
         return Arrival(kind, number, batch, rows, nbytes, noted.worker, noted.began, noted.ended)
+
+    def _joined(self, split: Split, number: int, noted: record.Record) -> Arrival | None:
+        """The batch, if this was its last part; one whose rows don't fit is planned as a whole."""
+        self._troubles.pop(number, None)
+        part = split.missing.pop(number)
+        batch = split.plan.sequence
+        if noted.kind is Kind.BATCH:
+            split.add(part, noted)
+            self._splitting.learn(None, len(part.keys or ()), noted.ended - noted.began)
+            if split.missing:
+                return None
+            del self._splits[batch]
+            arrival = split.arrival()
+            self._nbytes = arrival.nbytes
+            return arrival
+        self._splitting.stop()
+        self.drop([batch])
+        if self._publish(split.plan):
+            return None
+        return Arrival(Kind.FAILURE, batch, _NO_MEMORY, 0, 0, noted.worker, 0, 0)
 
     def _contents(self, noted: record.Record, lease: Any, plan: Plan) -> tuple[Any, int, int]:
         if noted.kind is Kind.BATCH:
@@ -223,6 +296,8 @@ class Shared(Numbers):
             memory = lease.export("data")[0] if layout.nbytes else None
             others = pickle.loads(noted.rest) if noted.rest else []
             self._nbytes = layout.nbytes
+            if layout.rows:
+                self._splitting.learn(noted.layout, layout.rows, noted.ended - noted.began)
             batch = layout.batch(memory, others)
             return batch, layout.rows or 1, layout.nbytes
         if noted.kind is Kind.MESSAGE:
@@ -293,8 +368,10 @@ class Shared(Numbers):
             plan = self._plans.get(duty.sequence)
             keys = plan.keys if plan is not None and plan.keys else []
             what = samples([keys[duty.position]]) if duty.position < len(keys) else "its stream"
+            split = self._parts.get(duty.sequence)
+            batch = duty.sequence if split is None else split.plan.sequence
             text += (
-                f"; worker {worker} (process {pid}) has worked on batch number {duty.sequence} "
+                f"; worker {worker} (process {pid}) has worked on batch number {batch} "
                 f"for {now - duty.since:.1f} s, at {what}"
             )
         return text
@@ -315,7 +392,8 @@ class Shared(Numbers):
     def kept(self) -> int:
         """Counts the batches that the caller keeps."""
         slots = self.pool.status().slots
-        return sum(slot.stage == "use" and slot.state != "idle" for slot in slots)
+        in_slots = sum(slot.stage == "use" and slot.state != "idle" for slot in slots)
+        return in_slots + self._splitting.alive() - len(self._splits)
 
     def _warn(self, slots: int) -> None:
         nbytes = slots * self._nbytes
@@ -335,6 +413,7 @@ class Shared(Numbers):
         leases, self._arrived = self._arrived, {}
         for lease in leases.values():
             _throw_away(lease)
+        self._splits, self._parts = {}, {}
         self._finalizer()
 
 

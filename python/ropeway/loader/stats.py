@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ropeway.loader.engine import Spell
+
 _EVENTS = 20_000
 
 
@@ -24,7 +26,7 @@ class WorkerStats:
     share: float
     """That, as a share of the time since the loader's first batch was asked for."""
     batches: int
-    """Batches that it has made."""
+    """Batches, or parts of batches, that it has made."""
     samples: int
     """Samples that it has read."""
     faults: int
@@ -89,6 +91,11 @@ class Event(NamedTuple):
     asked: int
     handed: int
     samples: int
+    spells: tuple[Spell, ...]
+
+    def work(self) -> tuple[Spell, ...]:
+        """Who made what of it."""
+        return self.spells or (Spell(self.worker, self.began, self.ended, self.samples),)
 
 
 class Meter:
@@ -115,6 +122,7 @@ class Meter:
                 asked,
                 now,
                 arrival.samples,
+                arrival.spells,
             )
         )
 
@@ -149,15 +157,15 @@ class Meter:
                 "tid": thread,
                 "ts": begin / 1e3,
                 "dur": (end - begin) / 1e3,
-                "args": {"samples": event.samples},
+                "args": {"samples": samples},
             }
             for event in self.events
-            for thread, begin, end in (
-                (event.worker + 1, event.began, event.ended),
-                (0, event.asked, event.handed),
+            for thread, begin, end, samples in (
+                *((spell.worker + 1, *spell[1:]) for spell in event.work()),
+                (0, event.asked, event.handed, event.samples),
             )
         ]
-        numbers = sorted({event.worker for event in self.events})
+        numbers = sorted({spell.worker for event in self.events for spell in event.work()})
         names = {0: "consumer waits", **{n + 1: f"worker {n}" for n in numbers}}
         threads = [
             {"name": "thread_name", "ph": "M", "pid": 1, "tid": thread, "args": {"name": name}}

@@ -7,17 +7,18 @@ import os
 import pickle
 import signal
 import sys
+import weakref
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ropeway import _message
-from ropeway._errors import Closed, InUse, Invalid, OutOfMemory, Timeout
+from ropeway._errors import Closed, Gone, InUse, Invalid, OutOfMemory, Timeout
 from ropeway._pool import Pool
 from ropeway.loader import info, life, record
 from ropeway.loader.failure import failure
 from ropeway.loader.fetch import Fetcher, Result, Skip
 from ropeway.loader.payload import Payload
-from ropeway.loader.record import Kind, Plan
+from ropeway.loader.record import Kind, Part, Plan
 from ropeway.loader.roster import Roster, Row
 from ropeway.loader.seeds import Seeds
 from ropeway.loader.structure import Layout
@@ -71,6 +72,9 @@ class _Worker:
         self._row = task.roster.row(number)
         self._fetcher: Fetcher | None = None
         self._layouts: dict[int, tuple[Layout, bytes]] = {}
+        self._part_layouts: dict[tuple[bytes, int], Layout] = {}
+        self._rows: weakref.ref[Any] | None = None
+        """The memory of the last part; nobody has views of it any more when it is handed on."""
         self._broken: BaseException | None = None
         try:
             self._prepare()
@@ -105,6 +109,8 @@ class _Worker:
             lease.meta_bytes = record.result_bytes(
                 kind, noted.plan, layout, rest, self._number, times
             )
+            if self._keeps_rows():
+                self._refuse_views(lease, noted.plan, plan)
         lease.number = plan.sequence
         self._publish(lease, noted.plan, plan)
         self._row.rest()
@@ -117,18 +123,49 @@ class _Worker:
         try:
             if self._broken is not None:
                 raise self._broken
-            result = self._fetcher.fill(  # type: ignore[union-attr]
-                plan, _Slot(lease), lambda: self._row.wanted(plan.run)
-            )
+            result = self._filled(lease, plan)
         except Skip:
             return Kind.SKIPPED, b"", b"", 0
         except BaseException as error:
             return Kind.FAILURE, b"", self._failure(error, plan), 0
         return result.kind, self._layout_bytes(result), result.rest, result.samples
 
+    def _filled(self, lease: Any, plan: Plan) -> Result:
+        fetcher: Any = self._fetcher
+        if plan.part is None:
+            return fetcher.fill(  # type: ignore[no-any-return]
+                plan, _Slot(lease), lambda: self._row.wanted(plan.run)
+            )
+        try:
+            memory = pickle.loads(plan.part.memory)
+        except Gone:
+            raise Skip from None
+        self._rows = weakref.ref(memory)
+        layout = self._part_layout(plan.part)
+        return fetcher.fill_part(  # type: ignore[no-any-return]
+            plan, layout, memory, lambda: self._row.wanted(plan.run)
+        )
+
+    def _part_layout(self, part: Part) -> Layout:
+        known = self._part_layouts.get((part.layout, part.rows))
+        if known is None:
+            if len(self._part_layouts) > 64:
+                self._part_layouts.clear()
+            known = Layout(pickle.loads(part.layout).node, part.rows)
+            self._part_layouts[part.layout, part.rows] = known
+        return known
+
+    def _keeps_rows(self) -> bool:
+        """Whether somebody here still has views of the rows of the last part."""
+        rows, self._rows = self._rows, None
+        if rows is None or rows() is None:
+            return False
+        gc.collect()
+        return rows() is not None
+
     def _layout_bytes(self, result: Result) -> bytes:
         layout = result.layout
-        if layout is None:
+        if layout is None or self._rows is not None:
             return b""
         known = self._layouts.get(id(layout))
         if known is None or known[0] is not layout:
@@ -159,16 +196,21 @@ class _Worker:
         try:
             lease.publish()
         except InUse:
-            error = Invalid(
-                "the dataset keeps views of the rows that it was given to write to; they belong "
-                "to it only until __getitem_into__ returns"
-            )
-            lease.meta_bytes = record.result_bytes(
-                Kind.FAILURE, plan_bytes, b"", self._failure(error, plan), self._number
-            )
-            with contextlib.suppress(InUse):
-                lease.publish()  # not handed on, but written: the next worker does it
-            leave_with_views()
+            self._refuse_views(lease, plan_bytes, plan)
+
+    def _refuse_views(self, lease: Any, plan_bytes: bytes, plan: Plan) -> NoReturn:
+        """Says so and ends this process, as only so do the views go."""
+        error = Invalid(
+            "the dataset keeps views of the rows that it was given to write to; they belong "
+            "to it only until __getitem_into__ returns"
+        )
+        lease.meta_bytes = record.result_bytes(
+            Kind.FAILURE, plan_bytes, b"", self._failure(error, plan), self._number
+        )
+        lease.number = plan.sequence
+        with contextlib.suppress(InUse):
+            lease.publish()  # if not handed on, then written: the next worker does it
+        os._exit(1)
 
     def _publish_plan(self, lease: Any, plan: Plan) -> None:
         """Hands a slot on as it came, as there is no memory even for saying why."""
@@ -181,11 +223,6 @@ class _Worker:
         ):
             again.number = plan.sequence
             again.publish()
-
-
-def leave_with_views() -> NoReturn:
-    """Ends the process at once: only so do views go that the dataset keeps."""
-    os._exit(1)
 
 
 class _Slot:

@@ -1,6 +1,8 @@
 """Hands large contiguous arrays between processes and array frameworks without copying a byte."""
 
+import importlib
 import os
+from typing import TYPE_CHECKING, Any
 
 from ropeway import _core, _exit
 from ropeway._arrays import Array, empty, share, zeros
@@ -21,9 +23,11 @@ from ropeway._errors import (
 from ropeway._like import asarray
 from ropeway._pool import Pool
 from ropeway._queue import Queue
-from ropeway._shared import SharedDict, SharedList
-from ropeway._status import ExportStatus, LostSlot, MemberStatus, PoolStatus, SlotStatus
-from ropeway.loader import Loader, LoaderStats, WorkerInfo, WorkerStats, worker_info
+
+if TYPE_CHECKING:
+    from ropeway._shared import SharedDict, SharedList
+    from ropeway._status import ExportStatus, LostSlot, MemberStatus, PoolStatus, SlotStatus
+    from ropeway.loader import Loader, LoaderStats, WorkerInfo, WorkerStats, worker_info
 
 __version__ = _core.__version__
 
@@ -63,6 +67,31 @@ __all__ = [
     "worker_info",
     "zeros",
 ]
+
+_LATER = {
+    "ropeway._shared": ("SharedDict", "SharedList"),
+    "ropeway._status": ("ExportStatus", "LostSlot", "MemberStatus", "PoolStatus", "SlotStatus"),
+    "ropeway.loader": ("Loader", "LoaderStats", "WorkerInfo", "WorkerStats", "worker_info"),
+}
+"""What is imported when it is first asked for: workers and small programs start sooner."""
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what `_LATER` has under that name."""
+    for module, names in _LATER.items():
+        if name in names or f"ropeway.{name}" == module:
+            found = importlib.import_module(module)
+            if name in names:
+                globals().update({each: getattr(found, each) for each in names})
+                return globals()[name]
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All public names, imported or not."""
+    return sorted({*globals(), *__all__, "loader"})
+
 
 os.environ["ROPEWAY_SESSION"] = _core.session(os.environ.get("ROPEWAY_SESSION"))
 _exit.register()

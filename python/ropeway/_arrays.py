@@ -8,7 +8,7 @@ import numpy.typing as npt
 from ropeway import _core, _dtypes
 from ropeway._extent import address
 from ropeway._layout import Layout, ShapeLike, layout
-from ropeway._sources import source
+from ropeway._sources import is_masked, source
 from ropeway._views import AnyArray, View
 
 
@@ -59,7 +59,7 @@ def share(x: Any) -> Array:
     """
     if isinstance(x, Array) and shared_block(x) is not None:
         return x
-    if isinstance(x, np.ma.MaskedArray):
+    if is_masked(x):
         raise TypeError("share() would drop the mask of a masked array: share its data and mask")
     plain = source(x, "share()")
     wanted = layout(plain.shape, plain.dtype)

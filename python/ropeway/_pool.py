@@ -5,12 +5,15 @@ import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy.typing as npt
 
-from ropeway import _arrays, _core, _layout, _status, _views
+from ropeway import _arrays, _core, _layout, _views
 from ropeway._errors import Closed, Incompatible, NoSuch, PeerDied
+
+if TYPE_CHECKING:
+    from ropeway import _status
 
 FieldLike = tuple[_layout.ShapeLike, npt.DTypeLike]
 """Shape and dtype of one array of each slot."""
@@ -115,8 +118,10 @@ class Pool(_core.Pool):
         export, slots = self.ring_export(field)
         return _arrays.view(export, text, (slots, *shape))
 
-    def status(self) -> _status.PoolStatus:
+    def status(self) -> "_status.PoolStatus":
         """Says what the pool looks like now: slots, members, losses, memory."""
+        from ropeway import _status
+
         return _status.read(self.snapshot())
 
     def __enter__(self) -> Self:

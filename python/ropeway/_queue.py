@@ -3,10 +3,13 @@
 import operator
 import os
 import queue
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ropeway import _core, _message, _status
+from ropeway import _core, _message
 from ropeway._errors import Closed, PeerDied, QueueClosed, Timeout
+
+if TYPE_CHECKING:
+    from ropeway import _status
 
 _FIRST_SLOTS = 8
 _MOST_SLOTS = 65_536
@@ -94,8 +97,10 @@ class Queue:
         """Says whether `put` would have to wait."""
         return self._opened().full()
 
-    def status(self) -> _status.PoolStatus:
+    def status(self) -> "_status.PoolStatus":
         """Says what the queue's slots look like now."""
+        from ropeway import _status
+
         return _status.read(self._opened().snapshot())
 
     def close(self) -> None:

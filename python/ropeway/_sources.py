@@ -44,6 +44,12 @@ def for_numpy(x: Any) -> Any:
     return x if found is None else found
 
 
+def is_masked(x: Any) -> bool:
+    """Whether this is a masked array; doesn't import NumPy's module for them, which takes long."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(x, module.MaskedArray)
+
+
 def _exchanged(x: Any, what: str) -> AnyArray | None:
     """What one of the protocols for arrays gives; None if there is none."""
     try:

@@ -106,7 +106,9 @@ def test_an_interrupt_ends_all_with_one_traceback(program, method, twice):
     assert gone(process.pid)
 
 
-@pytest.mark.parametrize("then", ["pass", "os._exit(0)", "del iterator", "batches.close()"])
+@pytest.mark.parametrize(
+    "then", ["pass", "os._exit(0)", "del iterator", "batches.close()", "sys.kept = iterator"]
+)
 def test_a_program_ends_quietly_with_a_loader_in_the_middle(program, method, then):
     process = program(method, then=then)
     out, errors = process.communicate(timeout=WATCHDOG)

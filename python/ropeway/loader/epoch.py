@@ -2,7 +2,8 @@
 
 import collections
 import itertools
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ropeway._errors import Closed
@@ -205,8 +206,8 @@ class Epoch:
             self._engine.drop(self._flight)
         self._flight = {}
 
-    def __del__(self) -> None:
-        if hasattr(self, "run"):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if hasattr(self, "run") and not is_finalizing():  # else the engine has ended already
             self.close()
 
     def _next_plan(self) -> Plan | None:

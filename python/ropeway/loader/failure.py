@@ -1,7 +1,6 @@
 """An exception on its way from a worker to the loader."""
 
 import pickle
-import traceback
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -46,6 +45,8 @@ class Failure:
 
 def failure(error: BaseException, keys: list[Any], worker: int, pid: int) -> Failure:
     """Describes an exception; nothing of it is kept."""
+    import traceback  # rarely needed, and every worker imports this module
+
     story = "".join(traceback.format_exception(error))
     return Failure(
         type(error).__qualname__,

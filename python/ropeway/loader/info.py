@@ -42,7 +42,7 @@ class WorkerInfo:
         return self._seeds.word
 
     @property
-    def rng(self) -> np.random.Generator:
+    def rng(self) -> "np.random.Generator":
         """A new generator for the sample at hand."""
         return np.random.Generator(np.random.Philox(key=mixed(self._seeds.word, 1)))
 

@@ -2,7 +2,8 @@
 
 Seeding NumPy's and Python's generators takes longer than many a sample. So a worker seeds them
 once, and looks after each sample whether it has drawn from them. The first that has is done
-again, seeded, and from then on each sample is seeded before it is asked for.
+again, seeded, and from then on each sample is seeded before it is asked for. Generators of NumPy
+that nobody has imported yet can't have been drawn from, so workers don't import them to begin with.
 """
 
 import ctypes
@@ -16,6 +17,7 @@ import numpy as np
 from ropeway.loader.order import mixed
 
 _WORDS = 625
+_Watched = list[tuple[Any, tuple[int, ...]]]
 
 
 class Seeds:
@@ -23,11 +25,11 @@ class Seeds:
 
     def __init__(self, seed: int, eager: bool = False) -> None:
         self._seed = seed
-        self._watched = None if eager else _watched()
         self._key: tuple[int, Any] = (0, 0)
         self._seen: list[int] = []
-        if not eager:
-            _seed_all(mixed(seed))
+        self._watched: _Watched | None = None if eager else _watched()
+        if self._watched is not None:
+            _seed_all(mixed(seed), imported_only=True)
             self._look()
 
     def begin(self, epoch: int, key: Any) -> None:
@@ -39,12 +41,17 @@ class Seeds:
     def seed(self) -> None:
         """Seeds the generators now."""
         _seed_all(self.word)
+        if self._watched is not None:
+            self._watched = _watched()  # by now NumPy's are imported
         self._look()
 
     def begin_again(self) -> bool:
         """Whether the sample has drawn random numbers without being seeded; seeds it now."""
         if self._watched is None:
             return False
+        if len(self._watched) == 1 and "numpy.random" in sys.modules:
+            self.seed()
+            return True
         if self._look():
             self._watched = None
             _seed_all(self.word)
@@ -94,34 +101,38 @@ def key_number(key: Any) -> int:
         return zlib.crc32(text) << 32 | zlib.adler32(text)
 
 
-def _seed_all(word: int) -> None:
+def _seed_all(word: int, imported_only: bool = False) -> None:
     random.seed(word)
-    np.random.seed((word & 0xFFFFFFFF, word >> 32))
+    if not imported_only or "numpy.random" in sys.modules:
+        np.random.seed((word & 0xFFFFFFFF, word >> 32))
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.manual_seed(word >> 1)
 
 
-def _watched() -> list[tuple[Any, tuple[int, ...]]] | None:
+def _watched() -> _Watched | None:
     """The memory of the generators, and the words of it that a draw changes; None if unknown.
+
+    NumPy's is left out if it isn't imported.
 
     Both are Mersenne twisters: 624 words and a position, which NumPy keeps behind the words and
     CPython in front of them. A position alone comes round after 624 draws, the first word with
     it doesn't.
     """
     try:
-        legacy: Any = np.random.mtrand._rand
-        state = legacy._bit_generator.ctypes.state_address
-        numpy_words = (ctypes.c_uint32 * _WORDS).from_address(state)
         instance = random._inst
         behind_head = id(instance) + object.__basicsize__
         python_words = (ctypes.c_uint32 * _WORDS).from_address(behind_head)
-        watched: list[tuple[Any, tuple[int, ...]]] = [
-            (numpy_words, (624, 0)),
-            (python_words, (0, 1)),
-        ]
-        if not _proven(instance, python_words, 0) or not _proven(legacy, numpy_words, 624):
+        if not _proven(instance, python_words, 0):
             return None
+        watched: _Watched = [(python_words, (0, 1))]
+        if "numpy.random" in sys.modules:
+            legacy: Any = np.random.mtrand._rand
+            state = legacy._bit_generator.ctypes.state_address
+            numpy_words = (ctypes.c_uint32 * _WORDS).from_address(state)
+            if not _proven(legacy, numpy_words, 624):
+                return None
+            watched.append((numpy_words, (624, 0)))
     except (AttributeError, TypeError, ValueError):
         return None
     return watched

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ropeway._errors import Invalid
-from ropeway._sources import source
+from ropeway._sources import is_masked, source
 from ropeway._views import AnyArray, View
 
 _ALIGNMENT = 64
@@ -279,7 +279,7 @@ def as_array(value: Any) -> AnyArray | None:
     TypeError for those that lie elsewhere.
     """
     if isinstance(value, np.ndarray):
-        if value.dtype.hasobject or isinstance(value, np.ma.MaskedArray):
+        if value.dtype.hasobject or is_masked(value):
             return None
         return np.asarray(value)
     if isinstance(value, str | bytes | list | tuple | dict) or value is None:

@@ -14,10 +14,9 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
 import weakref
 from importlib import import_module
-from multiprocessing import spawn, util
+from multiprocessing import util
 from typing import Any
 
 from ropeway.loader import life
@@ -249,6 +248,8 @@ class _Server:
             worker.serve(number, reader, pickle.loads(task))
             worker.leave()
         except BaseException:
+            import traceback
+
             traceback.print_exc()
         finally:
             os._exit(status)
@@ -274,6 +275,9 @@ def _import(modules: tuple[str, ...]) -> None:
 
 def _prepare(main: dict[str, Any]) -> str | None:
     global preparing
+    import traceback
+    from multiprocessing import spawn
+
     preparing = True
     try:
         spawn.prepare(main)

@@ -24,8 +24,8 @@ from ropeway.loader.split import Split, Splitting
 from ropeway.loader.structure import Layout
 from ropeway.loader.worker import STREAMS, Letter, Task
 
-_SLICE = 0.02
-_WATCH = 0.02
+_SLICE = 0.005
+"""Seconds after which a wait looks for workers that have ended."""
 _MOST_SLOTS = 65_536
 _PATIENCE = 0.1
 _REPORT = 2.0
@@ -200,7 +200,7 @@ class Shared(Numbers):
         """The first of the batches with these numbers, or any of them, when it's there."""
         now = time.monotonic()
         end = None if timeout is None else now + timeout
-        if now - self._watched > _WATCH:
+        if now - self._watched > _SLICE:
             self._watch()
         while True:
             lease = self._take(wanted, ordered)
@@ -317,7 +317,10 @@ class Shared(Numbers):
     def _watch(self) -> None:
         """Notices workers that have ended, and starts others in their places."""
         self._watched = time.monotonic()
-        for ending, duty in self.crew.ended():
+        ended = self.crew.ended()
+        if ended:
+            self.pool.sweep()  # what they held is for others from now on
+        for ending, duty in ended:
             if duty.sequence >= 0:
                 trouble = self._troubles.setdefault(duty.sequence, _Trouble())
                 trouble.endings.append((ending, duty.position))

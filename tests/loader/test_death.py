@@ -54,7 +54,7 @@ def test_without_retries_the_first_death_is_an_error(loader, tmp_path):
 
 
 def test_idle_and_stopped_workers_that_are_killed_are_replaced(loader):
-    batches = loader(Pid(10_000), batch_size=1, workers=2)
+    batches = loader(Pid(10_000), batch_size=1, workers=2, prefetch=6)
     iterator = iter(batches)
     seen = set()
     for _ in range(5):

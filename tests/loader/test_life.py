@@ -1,7 +1,10 @@
 """A loader's life: what it holds, what it plans ahead, who may use it."""
 
+import contextlib
 import gc
+import itertools
 import os
+import pickle
 import signal
 import threading
 import time
@@ -10,6 +13,8 @@ import pytest
 from datasets import Epochs, Made, Numbers, Pid, Slow
 
 import ropeway as rw
+from ropeway.loader.order import IndexOrder
+from ropeway.loader.shared import Shared
 
 
 def numbers(batches):
@@ -95,6 +100,53 @@ def test_an_interrupted_wait_loses_nothing(loader, workers):
     assert sorted(set(got)) == got
     missing = set(range(400)) - set(got)
     assert len(missing) <= 4 * interrupts  # lost between this function and the loader, not in it
+
+
+@pytest.mark.parametrize("place", ["order", "pool"])
+def test_an_interrupt_while_planning_loses_nothing(loader, monkeypatch, place):
+    calls = itertools.count()
+
+    def interrupt():
+        if next(calls) % 7 == 6:
+            raise KeyboardInterrupt
+
+    if place == "order":
+        batches = IndexOrder.batches
+        monkeypatch.setattr(
+            IndexOrder,
+            "batches",
+            lambda *args: (keys for keys in batches(*args) if not interrupt()),
+        )
+    else:
+        acquired = Shared._acquired
+        monkeypatch.setattr(Shared, "_acquired", lambda self: interrupt() or acquired(self))
+    iterator = None
+    got = []
+    made = loader(Slow(200, 0.001), 4, 2, shuffle=True, seed=1)
+    while iterator is None:
+        with contextlib.suppress(KeyboardInterrupt):
+            iterator = iter(made)
+    while True:
+        try:
+            got += numbers([next(iterator)])
+        except KeyboardInterrupt:
+            continue
+        except StopIteration:
+            break
+    monkeypatch.undo()
+    assert next(calls) > 50
+    assert got == numbers(loader(Slow(200, 0.001), 4, 0, shuffle=True, seed=1))
+
+
+def test_batches_that_take_no_time_are_planned_further_ahead_unless_told_otherwise(loader):
+    for prefetch, expected in ((None, 24), (4, 4)):
+        batches = loader(Numbers(400), 1, 2, prefetch=prefetch)
+        assert numbers(batches) == list(range(400))
+        assert batches._engine.window == expected
+        again = pickle.loads(pickle.dumps(batches))
+        assert numbers(again) == list(range(400))
+        assert again._engine.window == expected
+        again.close()
 
 
 def test_a_lambda_needs_cloudpickle(loader, monkeypatch):

@@ -19,6 +19,7 @@ class Work:
     iterable: bool
     workers: int
     window: int
+    most_ahead: int
     seed: int
     retries: int
     method: str
@@ -54,11 +55,13 @@ class Engine(Protocol):
     """What an epoch asks for."""
 
     window: int
-    """How many batches may be planned ahead."""
+    """How many batches may be planned ahead;"""
+    refill: int
+    """more are planned when no more than this are in flight."""
     closed: bool
 
-    def plan(self, plan: Plan) -> bool:
-        """Has a batch made; False if there is no room for it now."""
+    def plan(self, plans: list[Plan]) -> int:
+        """Has batches made; returns how many of them, as there may be no room for more now."""
 
     def receive(self, wanted: "list[int]", ordered: bool, timeout: float | None) -> Arrival:
         """The first of the batches with these numbers, or any of them, when it's there."""

@@ -3,7 +3,7 @@
 import collections
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from ropeway._errors import Closed
@@ -25,6 +25,9 @@ class Course(Protocol):
     def plan(self, sequence: int, run: int) -> Plan | None:
         """The next plan, None if there is none (any more)."""
 
+    def resume(self, known: Iterable[int]) -> None:
+        """Goes on after an interrupt, behind the plans with these numbers."""
+
     def again(self, plan: Plan, sequence: int) -> Plan:
         """A plan once more, under another number."""
 
@@ -42,14 +45,22 @@ class KeyCourse:
         self.epoch = epoch
         self._done: int = position.get("batch", 0)
         self._ahead: set[int] = set(position.get("ahead", ()))
-        self._batches: Iterator[tuple[int, Keys]] = zip(
-            itertools.count(self._done), order.batches(epoch, self._done)
-        )
+        self._order, self._next = order, self._done
+        self._batches: Iterator[Keys] = order.batches(epoch, self._done)
         self._numbers: dict[int, int] = {}
+
+    def resume(self, known: Iterable[int]) -> None:
+        """Asks again for the batches behind those: an interrupt ends what gives them."""
+        if self._order.repeatable:
+            self._numbers = {sequence: self._numbers[sequence] for sequence in known}
+            last = max((self._done - 1, *self._ahead, *self._numbers.values()))
+            self._next = last + 1
+            self._batches = self._order.batches(self.epoch, self._next)
 
     def plan(self, sequence: int, run: int) -> Plan | None:
         """The next plan, None at the end."""
-        for number, keys in self._batches:
+        for keys in self._batches:
+            number, self._next = self._next, self._next + 1
             if number not in self._ahead:
                 self._numbers[sequence] = number
                 return Plan(sequence, run, self.epoch, keys)
@@ -88,6 +99,9 @@ class StreamCourse:
         self._planned = list(self._delivered)
         self._turn: int = position.get("turn", 0)
         self._next = self._turn
+
+    def resume(self, known: Iterable[int]) -> None:
+        """Does nothing."""
 
     def plan(self, sequence: int, run: int) -> Plan | None:
         """The next plan; None when all streams have ended."""
@@ -157,7 +171,8 @@ class Epoch:
             while True:
                 if self._over or self._engine.closed:
                     raise self._end
-                self.plan(self._engine.window)
+                if len(self._flight) <= self._engine.refill:
+                    self.plan(self._engine.window)
                 if not self._flight:
                     self._end = StopIteration()
                     self.close()
@@ -184,17 +199,17 @@ class Epoch:
 
     def plan(self, room: int) -> None:
         """Plans ahead; where there is no slot for that, waits for what is in flight."""
-        while len(self._flight) < room:
-            plan = self._waiting.popleft() if self._waiting else self._next_plan()
-            if plan is None:
-                return
-            if self._engine.plan(plan):
-                self._flight[plan.sequence] = plan
-                continue
-            self._waiting.appendleft(plan)
-            if not self._flight and self._loader is not None:
-                raise out_of_slots(self._engine)
+        room -= len(self._flight)
+        while len(self._waiting) < room and (plan := self._next_plan()) is not None:
+            self._waiting.append(plan)
+        plans = list(itertools.islice(self._waiting, max(0, room)))
+        if not plans:
             return
+        for plan in plans[: self._engine.plan(plans)]:
+            self._flight[plan.sequence] = plan
+            self._waiting.popleft()
+        if not self._flight and self._loader is not None:
+            raise out_of_slots(self._engine)
 
     def close(self) -> None:
         """Gives back what is in flight."""
@@ -225,18 +240,20 @@ class Epoch:
             return False
         again = self.course.again(plan, self._engine.sequence())
         self._attempts[again.sequence] = attempts + 1
-        if not self._engine.plan(again):
+        if not self._engine.plan([again]):
             self._waiting.appendleft(again)
         else:
             self._flight = {again.sequence: again, **self._flight}
         return True
 
     def _plan_anew(self) -> None:
-        """Plans all again that is in flight."""
-        flight, self._flight = self._flight, {}
-        self._engine.drop(flight)
-        plans = [self.course.again(plan, self._engine.sequence()) for plan in flight.values()]
-        self._waiting.extendleft(reversed(plans))
+        """Plans all again that is in flight, or perhaps is: an interrupt can come anywhere."""
+        plans = {plan.sequence: plan for plan in (*self._flight.values(), *self._waiting)}
+        self._flight = {}
+        self._engine.drop(plans)
+        self.course.resume(plans)
+        again = (self.course.again(plan, self._engine.sequence()) for plan in plans.values())
+        self._waiting = collections.deque(again)
 
 
 def _is_short_of_memory(arrival: Any) -> bool:

@@ -93,7 +93,7 @@ class Fetcher:
             return Result(Kind.BATCH, layout, b"", len(keys))
         try:
             others = [
-                _write(layout.node, rows, place, sample)
+                _write(layout, rows, place, sample)
                 for place, sample in enumerate(self._each(plan, wanted))
             ]
         except Misfit:
@@ -143,7 +143,7 @@ class Fetcher:
         layout = self._layout(len(keys))
         arrays = layout.arrays(slot.memory(layout.nbytes))
         for place, sample in enumerate(first):
-            _write(layout.node, arrays, place, sample)
+            _write(layout, arrays, place, sample)
         self._write_into(plan, layout, arrays, wanted, len(first))
         return Result(Kind.BATCH, layout, b"", len(keys))
 
@@ -204,14 +204,11 @@ class Fetcher:
 
     def _fill_from(self, samples: Iterator[Any], rows: int, slot: Slot) -> Result:
         """Writes samples to their rows; the first one says what they look like."""
-        values, rest = self._first(next(samples))
-        layout = self._layout(rows)
+        layout, values, rest = self._first(next(samples), rows)
         arrays = layout.arrays(slot.memory(layout.nbytes))
         _put(arrays, 0, values)
         others = [rest]
-        others += [
-            _write(layout.node, arrays, place, sample) for place, sample in enumerate(samples, 1)
-        ]
+        others += [_write(layout, arrays, place, sample) for place, sample in enumerate(samples, 1)]
         return Result(Kind.BATCH, layout, _pickled(others), rows)
 
     def _collated(self, samples: list[Any], slot: Slot) -> Result:
@@ -221,20 +218,21 @@ class Fetcher:
         rest = slot.keep(batch)
         return Result(Kind.MESSAGE, None, rest, len(samples))
 
-    def _first(self, sample: Any) -> tuple[list[Any], list[Any]]:
-        """The leaves of the sample by which the others of the batch are to go."""
+    def _first(self, sample: Any, rows: int) -> tuple[Layout, list[Any], list[Any]]:
+        """The layout by which the others of the batch are to go, and the leaves of the first."""
         values: list[Any] = []
         others: list[Any] = []
         if self._node is not None:
             try:
-                self._node.flatten(sample, values, others)
-                return values, others
+                layout = self._layout(rows)
+                layout.flatten(sample, values, others)
+                return layout, values, others
             except Misfit:
                 values, others = [], []
-        node = structure(sample)
-        self._settle(node)
-        node.flatten(sample, values, others)
-        return values, others
+        self._settle(structure(sample))
+        layout = self._layout(rows)
+        layout.flatten(sample, values, others)
+        return layout, values, others
 
     def _settle(self, node: Node) -> None:
         self._node = node
@@ -305,11 +303,11 @@ def as_they_are(samples: list[Any]) -> Any:
     return samples[0]
 
 
-def _write(node: Any, arrays: list[Any], place: int, sample: Any) -> list[Any]:
+def _write(layout: Layout, arrays: list[Any], place: int, sample: Any) -> list[Any]:
     """Writes a sample to its row; returns what of it isn't an array."""
     values: list[Any] = []
     others: list[Any] = []
-    node.flatten(sample, values, others)
+    layout.flatten(sample, values, others)
     _put(arrays, place, values)
     return others
 

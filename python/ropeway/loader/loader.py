@@ -23,6 +23,8 @@ Collate = Callable[[list[Any]], Any] | Literal["list"] | None
 """What makes a batch of samples."""
 
 _MOST_RETRIES = 6
+_AHEAD = 4
+"""How many times as many batches are made ahead if they take no time."""
 _STATE_VERSION = 1
 
 
@@ -88,7 +90,8 @@ class Loader:
         `start_method` is None (workers are forked from a warm, small process), "fork", "spawn" or
         "forkserver". A sample that ends `retries` + 1 workers is an error. `timeout` bounds the
         wait for a batch, in seconds. `prefetch` is the number of batches that are made ahead,
-        2 * workers + 2 if it isn't given; `memory_limit` bounds the bytes of all batches.
+        2 * workers + 2 if it isn't given, and more if they take no time; `memory_limit` bounds
+        the bytes of all batches.
 
         Raises TypeError and ValueError for arguments that can't be.
         """
@@ -106,6 +109,7 @@ class Loader:
         self.prefetch = (
             2 * self.workers + 2 if prefetch is None else _count("prefetch", prefetch, 1)
         )
+        self._adaptive = prefetch is None
         self._iterable = _is_iterable(dataset)
         self._check()
         self._order = None if self._iterable else self._make_order()
@@ -232,10 +236,11 @@ class Loader:
     def __getstate__(self) -> dict[str, Any]:
         """Pickles the arguments; the copy starts afresh, where this one is."""
         state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return {"arguments": state, "state": self.state_dict()}
+        return {"arguments": state, "adaptive": self._adaptive, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state["arguments"])
+        self._adaptive = state["adaptive"]
         self._iterable = _is_iterable(self.dataset)
         self._order = None if self._iterable else self._make_order()
         self._begin()
@@ -323,6 +328,7 @@ class Loader:
                 self._iterable,
                 self.workers,
                 self.prefetch,
+                self.prefetch * (_AHEAD if self._adaptive else 1),
                 self.seed,
                 self.retries,
                 self.start_method,

@@ -20,7 +20,7 @@ _ALIGNMENT = 64
 class Local(Numbers):
     """The caller's own process: makes a batch when it is asked for."""
 
-    window = 1
+    window = refill = 1
     closed = False
 
     def __init__(self, work: Work) -> None:
@@ -31,10 +31,10 @@ class Local(Numbers):
         self._about = about
         self._plans: dict[int, Plan] = {}
 
-    def plan(self, plan: Plan) -> bool:
-        """Notes the plan."""
-        self._plans[plan.sequence] = plan
-        return True
+    def plan(self, plans: list[Plan]) -> int:
+        """Notes the plans."""
+        self._plans.update((plan.sequence, plan) for plan in plans)
+        return len(plans)
 
     def receive(self, wanted: list[int], ordered: bool, timeout: float | None) -> Arrival:
         """Makes the batch; the global generators of random numbers are as before afterwards."""

@@ -31,6 +31,10 @@ _PATIENCE = 0.1
 _REPORT = 2.0
 _KEPT_BYTES = 256 << 20
 _KEPT_BATCHES = 16
+_BRIEF = 500_000
+"""Nanoseconds of work on a batch below which"""
+_SMALL = 64 << 10
+"""and bytes of it below which more are planned ahead."""
 
 
 _NO_MEMORY = Failure("OutOfMemory", "memory is short", "", [], 0, 0, None, memory=True)
@@ -48,7 +52,7 @@ class Shared(Numbers):
 
     def __init__(self, work: Work) -> None:
         super().__init__()
-        self.window = work.window
+        self.window = self.refill = work.window
         self._work, self._owner = work, os.getpid()
         self.pool = Pool(
             slots=work.window,
@@ -86,46 +90,75 @@ class Shared(Numbers):
         self._watched = time.monotonic()
         self._warned = False
         self._nbytes = 0
+        self._spell = _BRIEF  # nanoseconds of work on a batch, lately
         self.closed = False
         self.crew = Crew(task, work.method)
         self._finalizer: Any = util.Finalize(self, _close, (self.pool, self.crew), exitpriority=20)
 
     # ---- planning ---------------------------------------------------------------------------
 
-    def plan(self, plan: Plan) -> bool:
-        """Puts a plan into a free slot; False if there is none and none can be added."""
+    def plan(self, plans: list[Plan]) -> int:
+        """Puts plans into free slots; returns how many, as none may be free and none added."""
         self._clear()
-        split = self._splitting.split(plan, self.sequence)
-        if split is None:
-            return self._publish(plan)
-        self._splits[plan.sequence] = split
-        for part in split.missing.values():
-            self._parts[part.sequence] = split
-            if not self._publish(part):
-                self.drop([plan.sequence])
-                return False
-        return True
+        whole: list[Plan] = []
+        done = 0
+        for plan in plans:
+            split = self._splitting.split(plan, self.sequence)
+            if split is None:
+                whole.append(plan)
+                continue
+            published = self._publish(whole)
+            done += published
+            if published < len(whole) or not self._put(split):
+                return done
+            whole = []
+            done += 1
+        return done + self._publish(whole)
 
-    def _publish(self, plan: Plan) -> bool:
-        slot = self._acquired()
-        if slot is None:
-            return False
-        with slot:
-            slot.meta_bytes = record.plan_bytes(plan)
-            slot.number = STREAMS + plan.stream if plan.keys is None else plan.sequence
-            self._plans[plan.sequence] = plan
-            try:
+    def _put(self, split: Split) -> bool:
+        """Puts the parts of a batch into free slots: all, or none."""
+        self._splits[split.plan.sequence] = split
+        parts = list(split.missing.values())
+        self._parts.update((part.sequence, split) for part in parts)
+        if self._publish(parts) == len(parts):
+            return True
+        self.drop([split.plan.sequence])
+        return False
+
+    def _publish(self, plans: list[Plan]) -> int:
+        """Publishes at once what there are slots for, so that few have to be woken; how many."""
+        slots: list[Any] = []
+        done = 0
+        try:
+            for plan in plans:
+                slot = self._acquired()
+                if slot is None:
+                    break
+                slots.append(slot)
+                slot.meta_bytes = record.plan_bytes(plan)
+                slot.number = STREAMS + plan.stream if plan.keys is None else plan.sequence
+                self._plans[plan.sequence] = plan
+            for slot in slots:
                 slot.publish()
-            except OutOfMemory:
-                del self._plans[plan.sequence]
-                return False
+                done += 1
+        except OutOfMemory:
+            pass
+        finally:
+            for slot, plan in zip(slots, plans, strict=False):
+                if not slot.ended:
+                    self._plans.pop(plan.sequence, None)
+                    slot.release()
         self._most_planned = max(self._most_planned, len(self._plans), self.window)
-        if not self._warned:
-            kept = slot.index - self._most_planned
-            kept += self._splitting.alive() - len(self._splits)
-            if kept > _KEPT_BATCHES:
-                self._warn(kept + len(self._splits))
-        return True
+        self._look_at_kept(max((slot.index for slot in slots), default=0))
+        return done
+
+    def _look_at_kept(self, index: int) -> None:
+        """Warns, once, if slots had to be added for batches that are kept."""
+        if self._warned:
+            return
+        kept = index - self._most_planned + self._splitting.alive() - len(self._splits)
+        if kept > _KEPT_BATCHES:
+            self._warn(kept + len(self._splits))
 
     def _acquired(self) -> Any:
         """A free slot, one that has memory already if memory is short; None if there is none."""
@@ -186,9 +219,18 @@ class Shared(Numbers):
     def open_run(self) -> int:
         """Begins a run, whose batches are wanted until it is closed."""
         run = next(self._run)
-        self.window, self._is_short = self._work.window, False
+        self._is_short = False
+        self._set_window()
         self.roster.open_run(run)
         return run
+
+    def _set_window(self) -> None:
+        """Plans far ahead and many at a time where batches take no time: fewer have to be woken."""
+        if self._spell < _BRIEF and self._nbytes < _SMALL:
+            self.window = self._work.most_ahead
+            self.refill = self.window // 2
+        else:
+            self.window = self.refill = self._work.window
 
     def close_run(self, run: int) -> None:
         """Says that a run's batches aren't wanted any more."""
@@ -265,8 +307,15 @@ class Shared(Numbers):
             del split.missing[number]
             number = split.plan.sequence
             self.drop([number])
+        self._note_spell(noted)
         kind = Kind.FAILURE if noted.kind in (Kind.DIED, Kind.PLAN) else noted.kind
         return Arrival(kind, number, batch, rows, nbytes, noted.worker, noted.began, noted.ended)
+
+    def _note_spell(self, noted: record.Record) -> None:
+        was_brief = self._spell < _BRIEF
+        self._spell += (noted.ended - noted.began - self._spell) // 8
+        if (self._spell < _BRIEF) != was_brief and not self._is_short:
+            self._set_window()
 
     def _joined(self, split: Split, number: int, noted: record.Record) -> Arrival | None:
         """The batch, if this was its last part; one whose rows don't fit is planned as a whole."""
@@ -284,7 +333,7 @@ class Shared(Numbers):
             return arrival
         self._splitting.stop()
         self.drop([batch])
-        if self._publish(split.plan):
+        if self._publish([split.plan]):
             return None
         return Arrival(Kind.FAILURE, batch, _NO_MEMORY, 0, 0, noted.worker, 0, 0)
 

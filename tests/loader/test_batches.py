@@ -245,3 +245,39 @@ def test_arguments_that_cannot_be_are_refused():
         rw.Loader(data, workers=-1)
     with pytest.raises(TypeError, match="batch_size"):
         rw.Loader(data, batch_size="8")
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_large_bytes_come_as_they_were(loader, workers):
+    for batch in loader(Made(24, with_bytes), 4, workers):
+        for row, index in enumerate(batch["index"].tolist()):
+            sample = with_bytes(index)
+            for key in ("large", "mixed", "inside"):
+                assert batch[key][row] == sample[key]
+                assert type(batch[key][row]) is type(sample[key])
+
+
+def test_large_bytes_lie_beside_the_metadata(loader):
+    batches = loader(Made(8, with_bytes), 4, 1)
+    seen = []
+    iterator = iter(batches)
+    opened = batches._engine._opened
+
+    def noted(lease):
+        seen.append((lease.keys(), len(lease.meta_bytes)))
+        return opened(lease)
+
+    batches._engine._opened = noted
+    list(iterator)
+    assert seen
+    assert all("blobs" in keys and size < 30_000 for keys, size in seen)
+
+
+def with_bytes(index):
+    large = bytes([index]) * (100_000 + index)
+    return {
+        "index": index,
+        "large": large,
+        "mixed": large if index % 2 else f"text {index}",
+        "inside": (b"small", bytearray(5))[index % 2],
+    }

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 from datasets import Epochs, Made, Numbers, Pid, Slow
 
@@ -102,12 +103,12 @@ def test_an_interrupted_wait_loses_nothing(loader, workers):
     assert len(missing) <= 4 * interrupts  # lost between this function and the loader, not in it
 
 
-@pytest.mark.parametrize("place", ["order", "pool"])
-def test_an_interrupt_while_planning_loses_nothing(loader, monkeypatch, place):
+@pytest.mark.parametrize(("place", "every"), [("order", 7), ("pool", 47)])
+def test_an_interrupt_while_planning_loses_nothing(loader, monkeypatch, place, every):
     calls = itertools.count()
 
     def interrupt():
-        if next(calls) % 7 == 6:
+        if next(calls) % every == every - 1:
             raise KeyboardInterrupt
 
     if place == "order":
@@ -136,6 +137,22 @@ def test_an_interrupt_while_planning_loses_nothing(loader, monkeypatch, place):
     monkeypatch.undo()
     assert next(calls) > 50
     assert got == numbers(loader(Slow(200, 0.001), 4, 0, shuffle=True, seed=1))
+
+
+def test_slots_of_batches_that_are_kept_no_longer_go_with_the_next_epoch(loader):
+    batches = loader(Made(200, a_hundred_kilobytes), 1, 2)
+    kept = list(batches)
+    before = batches._engine.pool.status()
+    del kept
+    iter(batches)
+    after = batches._engine.pool.status()
+    assert len([slot for slot in before.slots if slot.state != "absent"]) >= 200
+    assert len([slot for slot in after.slots if slot.state != "absent"]) < 80
+    assert sum(slot.committed for slot in after.slots) < 80 * 120_000
+
+
+def a_hundred_kilobytes(index):
+    return np.full(100_000, index, "u1")
 
 
 def test_batches_that_take_no_time_are_planned_further_ahead_unless_told_otherwise(loader):

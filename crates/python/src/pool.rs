@@ -234,6 +234,12 @@ impl PyPool {
         blocking(py, None, |_| self.0.sweep()).map(|swept| swept.slots)
     }
 
+    /// Takes free slots from index `keep` on out of the pool, and gives their memory back.
+    #[pyo3(signature = (keep=0))]
+    fn trim(&self, py: Python<'_>, keep: usize) -> PyResult<usize> {
+        blocking(py, None, |_| self.0.trim(keep))
+    }
+
     /// The numbers behind `status()`.
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         status::dict(py, &self.0.status())

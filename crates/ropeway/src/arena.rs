@@ -261,7 +261,9 @@ impl Arena {
             self.clear_mark(slot);
             return Err(Error::Gone(format!("{what}: its slot was taken away")));
         }
-        self.block(&mut open, slot, serial, offset, len, before == 0)
+        let block = self.block(&mut open, slot, serial, offset, len, before == 0)?;
+        self.at.memory.settle(control, slot, Some(&block.window));
+        Ok(block)
     }
 
     /// A block over a slot that is marked and known to be the right one.
@@ -290,7 +292,7 @@ impl Arena {
         *open.counts.entry(slot).or_default() += 1;
         let start = window.ptr().as_ptr().wrapping_add(offset as usize);
         let start = NonNull::new(start).expect("a mapping isn't at address 0");
-        Ok(Block { arena: self.clone(), _window: window, slot, serial, start, len, fresh })
+        Ok(Block { arena: self.clone(), window, slot, serial, start, len, fresh })
     }
 
     /// Refuses more memory while too much of it waits in pickles that nobody opens.

@@ -17,7 +17,7 @@ use crate::wire::{Reader, Writer, checksum};
 /// The memory of one array. Dropping the last of a process takes the process's mark off it.
 pub struct Block {
     pub(crate) arena: Arc<Arena>,
-    pub(crate) _window: Arc<Mapping>,
+    pub(crate) window: Arc<Mapping>,
     pub(crate) slot: usize,
     pub(crate) serial: u64,
     pub(crate) start: NonNull<u8>,

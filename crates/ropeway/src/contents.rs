@@ -96,6 +96,7 @@ impl Contents {
         let align = alignment(bytes);
         let offset =
             at.memory.place(&at.board.0, slot, &mut self.cursor, bytes.max(1), align, &mut asking)?;
+        at.memory.settle(&at.board.0, slot, None);
         placed.push((field, offset));
         self.changed = true;
         Ok(())

@@ -8,13 +8,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{MutexGuard, PoisonError};
 
+use ropeway_sys::mapping::Mapping;
+
 use crate::board::Store;
+use crate::commitment::committed_of;
 use crate::config::{HUGE, PACKED_META};
 use crate::error::{Error, Result};
 use crate::field::{PAGE, round_up};
 use crate::layout::{Control, EXTENTS};
 use crate::memory::{Asking, Memory, Span};
 use crate::sync::{Ordering, crash_point};
+
+/// Bit of `settled`: the slot lies in huge pages, as far as the system had any.
+const COLLAPSED: u64 = 1;
 
 /// Extents of the slots that this process has looked at, and all of them by offset.
 pub(crate) type Known = (HashMap<usize, Vec<Span>>, BTreeMap<u64, u64>);
@@ -201,8 +207,29 @@ impl Memory {
         self.commit(control, offset, 0, len, asking, |_| ())
     }
 
+    /// Turns a large slot of an elastic pool, or of an arena, into huge pages, when it is filled for
+    /// the second time at the same size. The caller holds the slot; `map` is of the whole segment.
+    pub fn settle(&self, control: &Control, slot: usize, map: Option<&Mapping>) {
+        let Some(map) = map.or(self.mapping()) else { return };
+        let (record, size) = (control.record(slot), committed_of(control, slot, false));
+        let seen = record.settled.load(Ordering::Relaxed);
+        if size < HUGE || seen == size | COLLAPSED {
+            return;
+        }
+        if seen != size {
+            record.settled.store(size, Ordering::Relaxed);
+            return;
+        }
+        for (extent, span) in record.extents.iter().zip(self.extents(control, slot).unwrap_or_default()) {
+            let committed = extent.committed.load(Ordering::Relaxed).min(span.len);
+            map.collapse(span.offset as usize, committed as usize);
+        }
+        record.settled.store(size | COLLAPSED, Ordering::Relaxed);
+    }
+
     /// Gives the memory of an extent back to the system; its addresses stay the slot's.
     pub fn punch(&self, control: &Control, slot: usize) -> Result<()> {
+        control.record(slot).settled.store(0, Ordering::Relaxed);
         for (i, span) in self.extents(control, slot)?.iter().enumerate() {
             control.record(slot).extents[i].committed.store(0, Ordering::Relaxed);
             crash_point!("punch.before");

@@ -100,7 +100,7 @@ pub(crate) struct Record {
     /// Where the blob (arrays, metadata) of the slot lies in the data segment, plus 1; 0 is none.
     /// One store puts a new blob in place of the old one.
     pub blob: AtomicU64,
-    /// Packed slots: bytes whose memory is there. Arenas: bytes that were laid out last.
+    /// Packed slots: bytes whose memory is there. Others: bytes that it had last, lowest bit: in huge pages.
     pub settled: AtomicU64,
     /// Times that the slot was filled to the size in `settled`.
     pub fills: AtomicU64,

@@ -213,6 +213,11 @@ impl Memory {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) };
     }
 
+    /// The map of the whole segment, where this process has one.
+    pub fn mapping(&self) -> Option<&Mapping> {
+        self.map.as_ref().map(|map| &map.mapping)
+    }
+
     /// Asks for huge pages under a stretch of a held slot; does without where there are none.
     pub fn collapse(&self, span: Span) {
         if let Some(map) = &self.map {

@@ -16,6 +16,7 @@ use crate::memory::Pages;
 use crate::process::Link;
 use crate::status::{self, PoolStatus, SlotStatus};
 use crate::wait::{Ended, Until, Waiter};
+use crate::word::Move;
 
 /// How long to wait, and what to do between the slices of a wait.
 pub struct Wait<'a> {
@@ -247,6 +248,30 @@ impl Pool {
             dropped += 1;
         }
         Ok(dropped)
+    }
+
+    /// Takes free slots from index `keep` on out of a pool that can add slots, and gives their memory
+    /// back to the system; the number of them. They come back when slots are short.
+    pub fn trim(&self, keep: usize) -> Result<usize> {
+        let at = self.0.get()?;
+        let (board, me, config) = (&at.board, at.me, at.config());
+        if config.slots >= config.max_slots || at.regions.is_some() {
+            return Ok(0);
+        }
+        let mut trimmed = 0;
+        for slot in (keep.max(config.slots)..board.0.slots()).rev() {
+            let word = board.0.slot(slot).load();
+            if !word.is_idle_at(0) {
+                continue;
+            }
+            let Some(claim) = board.claim(slot, word, Move::Acquire { me }) else { continue };
+            if let Err(e) = at.memory.punch(&board.0, slot) {
+                board.move_on(claim, Move::Release { me });
+                return Err(e);
+            }
+            trimmed += usize::from(board.move_on(claim, Move::Drop { me }));
+        }
+        Ok(trimmed)
     }
 
     /// All slots of one field of a packed pool: first byte, bytes, and the field.

@@ -311,3 +311,58 @@ fn grow_to_the_limit(pool: &Pool) -> u64 {
         slot.publish().unwrap();
     }
 }
+
+#[test]
+fn trimming_takes_free_slots_out_and_gives_their_memory_back() {
+    let pool = Pool::create(&Options { max_slots: 8, ..Options::new(2) }).unwrap();
+    let slots: Vec<_> = (0..6).map(|_| pool.try_acquire().unwrap()).collect();
+    slots.iter().for_each(|slot| add(slot, "x", MIB).unwrap());
+    let held = slots.into_iter().find(|slot| slot.index() == 4).unwrap(); // the others are given back
+    let data = segments(&pool).1;
+    assert!(data.allocated().unwrap() >= 6 * MIB);
+    assert_eq!(pool.trim(3).unwrap(), 2, "slots 3 and 5");
+    assert_eq!(pool.trim(0).unwrap(), 1, "slot 2: those of the beginning stay");
+    assert!(data.allocated().unwrap() < 4 * MIB);
+    fill(&view(&held, "x"), 7);
+    assert!(is_full_of(&view(&held, "x"), 7));
+    drop(held);
+    let again: Vec<_> = (0..8).map(|_| pool.try_acquire().unwrap()).collect();
+    again.iter().for_each(|slot| add(slot, "x", MIB).unwrap());
+    assert!(pool.try_acquire().is_err());
+}
+
+#[test]
+fn a_large_slot_that_is_filled_again_lies_in_huge_pages() {
+    let pool = Pool::create(&Options::new(1)).unwrap();
+    for round in 0..3 {
+        let slot = pool.try_acquire().unwrap();
+        add(&slot, "x", 8 * MIB).unwrap();
+        let x = view(&slot, "x");
+        assert!(round == 0 || is_full_of(&x, round), "what was there stays");
+        fill(&x, round + 1);
+        let huge = in_huge_pages(x.as_ptr() as usize);
+        assert!(round > 0 || huge == 0);
+        if round > 0 && huge == 0 {
+            eprintln!("this system has given no huge pages, so the test has shown nothing");
+        }
+        drop(x);
+        slot.publish().unwrap();
+        pool.try_take().unwrap().release().unwrap();
+    }
+}
+
+/// KiB of huge pages in the mapping that an address lies in.
+fn in_huge_pages(address: usize) -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut inside = false;
+    for line in maps.lines() {
+        if let Some((range, _)) = line.split_once(' ').filter(|(range, _)| range.contains('-')) {
+            let bound = |text| usize::from_str_radix(text, 16).unwrap_or(0);
+            let (from, to) = range.split_once('-').unwrap();
+            inside = (bound(from)..bound(to)).contains(&address);
+        } else if let Some(rest) = line.strip_prefix("ShmemPmdMapped:").filter(|_| inside) {
+            return rest.trim().trim_end_matches(" kB").parse().unwrap();
+        }
+    }
+    0
+}

@@ -75,6 +75,9 @@ class Engine(Protocol):
     def open_run(self) -> int:
         """Begins a run, whose batches are wanted until it is closed."""
 
+    def tidy(self) -> None:
+        """Gives back memory that was needed for batches that nobody keeps any more."""
+
     def close_run(self, run: int) -> None:
         """Says that a run's batches aren't wanted any more."""
 

@@ -155,6 +155,7 @@ class Epoch:
     def begin(self, loader: Any) -> None:
         """Makes it an iterator of that loader, which it keeps."""
         self._loader = loader
+        self._engine.tidy()
         self.plan(self._engine.window)
 
     def __iter__(self) -> "Epoch":

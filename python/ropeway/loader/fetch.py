@@ -1,7 +1,6 @@
 """Reads the samples of a batch and puts them where the batch lies."""
 
 import itertools
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -31,6 +30,9 @@ class Slot(Protocol):
 
     def keep(self, thing: Any) -> bytes:
         """Puts an object in; returns what it takes to read it."""
+
+    def lists(self, columns: list[list[Any]]) -> bytes:
+        """Puts lists of what isn't an array in; returns what it takes to read them."""
 
 
 class Skip(Exception):
@@ -82,7 +84,7 @@ class Fetcher:
         return self._fill_rows(plan, slot, wanted)
 
     def fill_part(
-        self, plan: Plan, layout: Layout, memory: Any, wanted: Callable[[], bool]
+        self, plan: Plan, layout: Layout, memory: Any, slot: Slot, wanted: Callable[[], bool]
     ) -> Result:
         """Fills some rows of a batch; raises `Skip` if it isn't wanted any more."""
         self._tell_epoch(plan.epoch)
@@ -98,7 +100,7 @@ class Fetcher:
             ]
         except Misfit:
             return Result(Kind.MISFIT)
-        return Result(Kind.BATCH, layout, _pickled(others), len(keys))
+        return Result(Kind.BATCH, layout, _kept(others, slot), len(keys))
 
     def _tell_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
@@ -209,7 +211,7 @@ class Fetcher:
         _put(arrays, 0, values)
         others = [rest]
         others += [_write(layout, arrays, place, sample) for place, sample in enumerate(samples, 1)]
-        return Result(Kind.BATCH, layout, _pickled(others), rows)
+        return Result(Kind.BATCH, layout, _kept(others, slot), rows)
 
     def _collated(self, samples: list[Any], slot: Slot) -> Result:
         batch = self._collate(samples)
@@ -317,10 +319,10 @@ def _put(arrays: list[Any], place: int, values: list[Any]) -> None:
         array[place] = value
 
 
-def _pickled(others: list[list[Any]]) -> bytes:
+def _kept(others: list[list[Any]], slot: Slot) -> bytes:
     """What isn't an array in the samples, as lists for the batch."""
     columns = [list(column) for column in zip(*others, strict=True)]
-    return pickle.dumps(columns, protocol=5) if columns else b""
+    return slot.lists(columns) if columns else b""
 
 
 def _leaves(node: Any, sample: Any) -> list[Any]:

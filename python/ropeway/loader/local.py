@@ -1,6 +1,5 @@
 """A loader's work in the caller's own process."""
 
-import pickle
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -49,8 +48,7 @@ class Local(Numbers):
         del self._plans[plan.sequence]
         batch, nbytes = slot.sent, 0
         if result.layout is not None:
-            others = pickle.loads(result.rest) if result.rest else []
-            batch = result.layout.batch(slot.data, others)
+            batch = result.layout.batch(slot.data, slot.others)
             nbytes = result.layout.nbytes
         ended = time.monotonic_ns()
         return Arrival(result.kind, plan.sequence, batch, result.samples, nbytes, 0, began, ended)
@@ -73,6 +71,9 @@ class Local(Numbers):
         """Begins a run."""
         return next(self._run)
 
+    def tidy(self) -> None:
+        """Does nothing."""
+
     def close_run(self, run: int) -> None:
         """Does nothing."""
 
@@ -94,6 +95,7 @@ class _Heap:
     def __init__(self) -> None:
         self.data: Any = None
         self.sent: Any = None
+        self.others: list[Any] = []
 
     def memory(self, nbytes: int) -> Any:
         """Memory for the rows, aligned as a slot's is."""
@@ -101,6 +103,11 @@ class _Heap:
         start = -address(data) % _ALIGNMENT
         self.data = data[start : start + nbytes]
         return self.data
+
+    def lists(self, columns: list[list[Any]]) -> bytes:
+        """Notes the lists themselves."""
+        self.others = columns
+        return b""
 
     def keep(self, thing: Any) -> bytes:
         """Keeps an object as it is."""

@@ -46,6 +46,13 @@ class Part(NamedTuple):
     """The shared array that the whole batch lies in; pickled."""
 
 
+class Blob(NamedTuple):
+    """Stands for large bytes, which lie in the slot."""
+
+    begin: int
+    end: int
+
+
 class Plan(NamedTuple):
     """What is to be put into a slot."""
 

@@ -18,7 +18,7 @@ from ropeway.loader.crew import Crew, Ending
 from ropeway.loader.engine import Arrival, Numbers, Work
 from ropeway.loader.failure import Failure, samples
 from ropeway.loader.payload import payload
-from ropeway.loader.record import Kind, Plan
+from ropeway.loader.record import Blob, Kind, Plan
 from ropeway.loader.roster import Roster
 from ropeway.loader.split import Split, Splitting
 from ropeway.loader.structure import Layout
@@ -232,6 +232,10 @@ class Shared(Numbers):
         else:
             self.window = self.refill = self._work.window
 
+    def tidy(self) -> None:
+        """Takes slots out that were added for batches that nobody keeps any more."""
+        self.pool.trim(self._most_planned + _KEPT_BATCHES)
+
     def close_run(self, run: int) -> None:
         """Says that a run's batches aren't wanted any more."""
         self.roster.close_run(run)
@@ -298,7 +302,7 @@ class Shared(Numbers):
             plan = self._plans.pop(number)
             split = self._parts.pop(number, None)
             if split is not None and noted.kind in (Kind.BATCH, Kind.MISFIT):
-                return self._joined(split, number, noted)
+                return self._joined(split, number, noted, _others(noted, lease))
             batch, rows, nbytes = self._contents(noted, lease, plan)
         if isinstance(batch, Failure) and batch.memory:
             self._is_short = True
@@ -317,13 +321,15 @@ class Shared(Numbers):
         if (self._spell < _BRIEF) != was_brief and not self._is_short:
             self._set_window()
 
-    def _joined(self, split: Split, number: int, noted: record.Record) -> Arrival | None:
+    def _joined(
+        self, split: Split, number: int, noted: record.Record, others: list[Any]
+    ) -> Arrival | None:
         """The batch, if this was its last part; one whose rows don't fit is planned as a whole."""
         self._troubles.pop(number, None)
         part = split.missing.pop(number)
         batch = split.plan.sequence
         if noted.kind is Kind.BATCH:
-            split.add(part, noted)
+            split.add(part, noted, others)
             self._splitting.learn(None, len(part.keys or ()), noted.ended - noted.began)
             if split.missing:
                 return None
@@ -343,7 +349,7 @@ class Shared(Numbers):
             if layout is None:
                 layout = self._layouts[noted.layout] = pickle.loads(noted.layout)
             memory = lease.export("data")[0] if layout.nbytes else None
-            others = pickle.loads(noted.rest) if noted.rest else []
+            others = _others(noted, lease)
             self._nbytes = layout.nbytes
             if layout.rows:
                 self._splitting.learn(noted.layout, layout.rows, noted.ended - noted.began)
@@ -467,6 +473,20 @@ class Shared(Numbers):
             _throw_away(lease)
         self._splits, self._parts = {}, {}
         self._finalizer()
+
+
+def _others(noted: record.Record, lease: Any) -> list[Any]:
+    """What isn't an array in a batch: lists, whose large bytes lie in the slot."""
+    if not noted.rest:
+        return []
+    columns: list[Any] = pickle.loads(noted.rest)
+    if "blobs" in lease.keys():  # noqa: SIM118
+        with memoryview(lease.export("blobs")[0]) as memory:
+            columns = [
+                [bytes(memory[x.begin : x.end]) if type(x) is Blob else x for x in column]
+                for column in columns
+            ]
+    return columns
 
 
 def _throw_away(lease: Any) -> None:

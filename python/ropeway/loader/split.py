@@ -36,11 +36,11 @@ class Split:
         self._columns: dict[int, list[list[Any]]] = {}
         self._spells: list[Spell] = []
 
-    def add(self, part: Plan, noted: Record) -> None:
-        """Notes a part that has come."""
+    def add(self, part: Plan, noted: Record, others: list[Any]) -> None:
+        """Notes a part that has come, and what of it isn't an array."""
         keys = part.keys or []
-        if noted.rest and part.part is not None:
-            self._columns[part.part.first] = pickle.loads(noted.rest)
+        if others and part.part is not None:
+            self._columns[part.part.first] = others
         self._spells.append(Spell(noted.worker, noted.began, noted.ended, len(keys)))
 
     def arrival(self) -> Arrival:

@@ -362,7 +362,7 @@ def _from_framework(value: Any) -> AnyArray:
         )
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return np.asarray(value.numpy())
+        return np.asarray(value.detach().numpy())
     return source(value, "a loader")
 
 

@@ -8,7 +8,7 @@ use ropeway::board::Swept;
 use ropeway::sync::crash::POINTS;
 use ropeway::{Block, Error, Options, Pool, Result, State, arena_status, join_session};
 
-roles!(works, makes_and_closes, root, makes_arrays);
+roles!(works, trims, makes_and_closes, root, makes_arrays);
 
 /// Whether a member of a pool passes the point in an ordinary life.
 fn is_passed(point: &str) -> bool {
@@ -46,6 +46,19 @@ fn send(pool: &Pool, n: u64) -> Result<()> {
     slot.add(bytes("a", 100 + n * 5000), &mut || true)?;
     slot.slice_mut::<u8>("a")?.fill(n as u8);
     slot.publish()
+}
+
+/// Adds slots, gives them back and trims the pool; dies at an instant of that.
+fn trims(given: &str) {
+    let (given, instant) = given.split_once(' ').unwrap();
+    // SAFETY: this process has one thread.
+    unsafe { std::env::set_var("ROPEWAY_CRASH", instant) };
+    let pool = pool(given);
+    let slots: Vec<_> = (0..4).filter_map(|_| pool.try_acquire().ok()).collect();
+    slots.iter().for_each(|slot| slot.add(bytes("a", 5000), &mut || true).unwrap());
+    drop(slots);
+    assert_eq!(pool.trim(0).unwrap(), 2);
+    ropeway::leave_all();
 }
 
 /// Makes a pool with a message in it and dies at an instant of closing it.
@@ -137,6 +150,24 @@ fn a_pool_is_whole_wherever_a_member_died() {
             }
         }
         assert!(died > 0, "nobody passes {instant}");
+    }
+}
+
+#[test]
+fn a_pool_is_whole_wherever_a_member_died_that_trims_it() {
+    for instant in ["claim.before", "claim.after", "punch.before", "move.before", "move.after"] {
+        let mut died = 0;
+        for passage in 1..=12 {
+            let pool = Pool::create(&options()).unwrap();
+            let mut peer = Peer::start("trims", &format!("{} {instant}:{passage}", words(&pool)));
+            peer.wait_dead();
+            is_whole(&pool);
+            match peer.status().success() {
+                true => break,
+                false => died += 1,
+            }
+        }
+        assert!(died > 1, "{instant} was passed {died} times");
     }
 }
 

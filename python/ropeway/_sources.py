@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ropeway import _core, _dtypes
-from ropeway._extent import AnyArray, extent
+from ropeway._extent import AnyArray, address, extent
 
 _VERSION = (1, 3)
 
@@ -108,6 +108,11 @@ def _by_interface(x: Any, what: str) -> AnyArray:
         owner = np.frombuffer(x if data is None else data, "u1")
         low, high = extent(owner)
         said["data"] = (low + said.pop("offset", 0), True)
+    elif not data[0]:
+        if 0 not in said.get("shape", ()):
+            raise BufferError(f"{what} can't take this {kind}: it has elements and no memory")
+        owner = np.empty(1, "u1")
+        said["data"] = (address(owner), True)
     array = np.asarray(_Said(said, owner))
     if array.dtype.hasobject:
         raise TypeError(f"{what} takes no Python objects, found dtype {array.dtype}")

@@ -103,7 +103,7 @@ def test_foreign_nonsense_is_refused_and_let_go_of(fields, why):
         ({"data": (-5, False)}, "outside"),
         ({"data": (16, False), "strides": (2**62,)}, "outside"),
         ({"data": (16, False), "strides": (-16,)}, "outside"),
-        ({"data": (0, False)}, "NULL"),
+        ({"data": (0, False)}, "no memory"),
         ({"data": (16, False), "shape": (2**62,)}, "too big"),
         ({"data": (16, False), "shape": (-1,)}, "negative"),
         ({"data": (16, False), "typestr": "|O"}, "object"),

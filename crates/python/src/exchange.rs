@@ -354,5 +354,9 @@ fn export_by_numpy<'py>(
     if max_version.is_some() {
         options.set_item("max_version", max_version)?;
     }
-    export.bind(py).call((array,), Some(&options))
+    match export.bind(py).call((array,), Some(&options)) {
+        // Before NumPy 2.1 it takes no such argument, and gives the old form.
+        Err(e) if e.is_instance_of::<PyTypeError>(py) => export.bind(py).call1((array,)),
+        other => other,
+    }
 }

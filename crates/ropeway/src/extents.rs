@@ -87,6 +87,12 @@ impl Memory {
         if spans.len() >= EXTENTS {
             return Err(Error::OutOfMemory(format!("{what}: slot {slot} has {EXTENTS} extents already")));
         }
+        // The counter only grows, so it is beyond all that was given out before this look. One that was
+        // garbled would give out what slots own already.
+        let owned = match self.owned.load(Ordering::Acquire) {
+            0 => owned(control),
+            below => below,
+        };
         let bump = &control.header().bump.0;
         let mut from = bump.load(Ordering::Relaxed);
         let offset = loop {
@@ -104,11 +110,12 @@ impl Memory {
             }
         };
         crash_point!("extent.reserved");
-        if let Some(other) = owner_of(control, Span { offset, len }) {
+        if offset < owned {
             return Err(Error::Incompatible(format!(
-                "{what}: {len} bytes from {offset} were free, but slot {other} owns some of them"
+                "{what}: {len} bytes from {offset} were free, but slots own what lies below {owned}"
             )));
         }
+        self.owned.fetch_max(offset + len, Ordering::AcqRel);
         let extent = &control.record(slot).extents[spans.len()];
         extent.committed.store(0, Ordering::Relaxed);
         extent.offset.store(offset, Ordering::Relaxed);
@@ -239,13 +246,11 @@ impl Memory {
     }
 }
 
-/// A slot whose record says that bytes of the span are its own.
-fn owner_of(control: &Control, span: Span) -> Option<usize> {
-    (0..control.slots()).find(|&slot| {
-        let extents = control.record(slot).extents.iter();
-        extents.take_while(|extent| extent.len.load(Ordering::Acquire) != 0).any(|extent| {
-            let (offset, len) = (extent.offset.load(Ordering::Relaxed), extent.len.load(Ordering::Relaxed));
-            offset < span.end() && span.offset < offset.saturating_add(len)
-        })
-    })
+/// Where the last extent ends of which some slot says that it owns it.
+fn owned(control: &Control) -> u64 {
+    let extents = (0..control.slots()).flat_map(|slot| &control.record(slot).extents);
+    let ends = extents.filter(|extent| extent.len.load(Ordering::Acquire) != 0).map(|extent| {
+        extent.offset.load(Ordering::Relaxed).saturating_add(extent.len.load(Ordering::Relaxed))
+    });
+    ends.max().unwrap_or(0)
 }

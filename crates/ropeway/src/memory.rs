@@ -67,6 +67,8 @@ pub(crate) struct Memory {
     /// The whole segment again, to read only: made by the first who asks for it.
     read_only: OnceLock<Map>,
     pub(crate) known: Mutex<Known>,
+    /// Where the last extent ends that this process knows of, once it has appended one.
+    pub(crate) owned: LocalU64,
     /// Bytes that may be committed before the next look at what is left.
     pub(crate) credit: LocalU64,
 }
@@ -123,6 +125,7 @@ impl Memory {
             map,
             read_only: OnceLock::new(),
             known: Mutex::default(),
+            owned: LocalU64::new(0),
             credit: LocalU64::new(0),
         })
     }

@@ -110,7 +110,7 @@ fn addresses_that_are_given_out_twice_arent_used() {
     assert_eq!(bump % 4096, 0, "the counter of free addresses");
     header.write_number(BUMP, 0);
     let mut other = Peer::start("grows", &words(&pool));
-    refused(&other.hear(), "slot 0 owns some of them");
+    refused(&other.hear(), "slots own what lies below");
     header.write_number(BUMP, bump);
     reader.tell("read");
     assert_eq!(reader.hear(), SENT);

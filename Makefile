@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps test-pythons kill soak test-long lint fuzz bench clean
+.PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps test-light
+.PHONY: test-frameworks test-pythons test-long kill soak fuzz lint bench clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -43,6 +44,12 @@ test-python: build $(VENV)/.dev $(VENV)/.demo  ## ... those of the Python packag
 test-traps: build $(VENV)/.dev $(VENV)/.demo  ## ... some of them again with traps for stale pointers
 	ROPEWAY_DEBUG=1 $(BIN)/python -m pytest tests/exchange tests/test_pool_python.py tests/test_queue.py tests/test_message.py
 
+test-light: build  ## ... with array frameworks that are set up quickly
+	@$(BIN)/python tests/frameworks/environments.py --light
+
+test-frameworks: build  ## ... with every array framework, each in an environment of its own
+	@$(BIN)/python tests/frameworks/environments.py $(FRAMEWORKS)
+
 test-pythons: build  ## the Python tests with one wheel on every CPython that is here
 	@.ci/pythons
 
@@ -73,7 +80,7 @@ bench: build $(VENV)/.bench  ## measure against other ways of handing over array
 	@$(BIN)/ropeway bench
 
 clean:  ## remove whatever was built
-	rm -rf target target-* fuzz/target fuzz/artifacts $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf target target-* fuzz/target fuzz/artifacts $(VENV) .envs .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find python tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/ropeway/*.so
 

@@ -24,7 +24,13 @@ def asarray(x: AnyArray, *, like: str) -> Any:
     """
     if like not in FRAMEWORKS:
         raise ValueError(f"like must be one of {', '.join(FRAMEWORKS)}; found {like!r}")
-    return importlib.import_module(f"{__name__}.{like}").asarray(x)
+    module = importlib.import_module(f"{__name__}.{like}")
+    try:
+        return module.asarray(x)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise BufferError(
+            f"{like} can't take this array of dtype {x.dtype}, shape {x.shape}: {error}"
+        ) from error
 
 
 def refuse_read_only(x: AnyArray, framework: str) -> None:

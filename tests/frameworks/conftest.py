@@ -1,0 +1,14 @@
+"""Which framework the shared checks are run against."""
+
+import adapters
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--framework", help="the module of the framework to check")
+
+
+@pytest.fixture(scope="session")
+def framework(request):
+    """What the checks have to know about the framework."""
+    return adapters.load(request.config.getoption("--framework"))

@@ -243,8 +243,8 @@ def test_more_elements_than_31_bits_count(framework, eventually):
         return
     there = framework.take(array)
     assert framework.address(there) == address(array)
-    if framework.name not in ("onnxruntime", "tensorflow"):  # those would copy all of it
-        assert framework.values(there[-3:]).tolist() == [1, 2, 3]
+    last = framework.last(there)
+    assert last is None or last.tolist() == [1, 2, 3]
 
 
 def available():

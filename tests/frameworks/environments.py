@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = ROOT / ".envs"
 CACHE = ENVIRONMENTS / "cache"
 TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "cloudpickle>=3", "joblib>=1.4")
-TRIALS = ("r12_*", "r18_*", "r19_*", "r20_*", "r22_*", "r25_*", "r41_*")
+TRIALS = ("r12_*", "r18_*", "r19_*", "r20_*", "r22_*", "r25_*", "r41_*")  # with torch and JAX
 PATIENCE = 1800.0
 USABLE = "import ensurepip, sysconfig, sys; sys.exit(sysconfig.get_config_var('Py_GIL_DISABLED'))"
 
@@ -49,6 +49,7 @@ class Environment:
     stubs: bool = False
     caffe: bool = False
     light: bool = False
+    trials: bool = False
     examples: tuple[str, ...] = ()
 
 
@@ -65,9 +66,10 @@ ALL = {
         light=True,
         examples=("mxnet_numpy_one_buffer.py",),
     ),
-    "jax": Environment(("jax[cpu]",), python="newest", light=True),
+    "jax": Environment(("jax[cpu]",), python="newest", light=True, trials=True),
     "caffe": Environment(
-        (NUMPY_1, "six", "protobuf"),
+        (NUMPY_1, "six", "protobuf", "pillow"),
+        without_dependencies=("scikit-image",),  # of which the example takes photos only
         debian=caffe_build.DEBIAN,
         caffe=True,
         examples=("caffe_regression.py",),
@@ -76,6 +78,7 @@ ALL = {
         ("numpy", "typing_extensions", "ml_dtypes"),
         without_dependencies=("torch==2.15.0",),
         stubs=True,
+        trials=True,
     ),
     "torch-1.13": Environment(
         (NUMPY_1, "ml_dtypes"),
@@ -168,7 +171,7 @@ def check(name: str, env: Environment, python: Path) -> str:
     module = env.module or name
     here = ROOT / "tests/frameworks"
     files = [here / "check_shared.py", here / f"check_{module}.py"]
-    for pattern in TRIALS:
+    for pattern in TRIALS if env.trials else ():
         files += (ROOT / "tests/trials").glob(f"test_{pattern}")
     found = sorted(str(file) for file in files if file.exists())
     surroundings = dict(os.environ, GLOG_minloglevel="2", TF_CPP_MIN_LOG_LEVEL="2")

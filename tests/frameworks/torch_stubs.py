@@ -14,7 +14,7 @@ WHERE = (
     "import importlib.util as util; "
     "print(util.find_spec('torch').submodule_search_locations[0] + '/lib')"
 )
-# Functions without a version belong to the missing library whose name they begin with.
+# Functions of no library's version belong to the missing library whose name they begin with.
 ELSEWHERE = ("nvrtc", "nccl", "nvshmem")
 NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -25,9 +25,10 @@ def write(folder: Path) -> None:
     system = set(re.findall(r"^\s+(\S+) \(", _said("ldconfig", "-p"), re.MULTILINE))
     symbols = [symbol for file in ours.values() for symbol in _symbols(file, "--defined-only")]
     defined = {symbol.partition("@")[0] for symbol in symbols}
-    for missing, users in _needed(ours.values(), system | set(ours)).items():
+    needed = _needed(ours.values(), system | set(ours))
+    for missing, users in needed.items():
         wanted = [name for user in users for name in _symbols(user, "--undefined-only")]
-        _write(folder / missing, _belonging(wanted, missing, defined))
+        _write(folder / missing, _belonging(wanted, missing, set(needed), defined))
 
 
 def _said(*command: object) -> str:
@@ -50,14 +51,19 @@ def _needed(libraries: object, there: set[str]) -> dict[str, list[Path]]:
     return needed
 
 
-def _belonging(symbols: list[str], library: str, defined: set[str]) -> dict[str, set[str]]:
-    """Those of the symbols that a library has to define, by version."""
+def _belonging(
+    symbols: list[str], library: str, needed: set[str], defined: set[str]
+) -> dict[str, set[str]]:
+    """Those of the symbols that a library has to define, by version.
+
+    The version is most often the name of the library.
+    """
     stem = re.match(r"lib([a-z]{1,5})", library)[1]
     found = defaultdict(set)
     for symbol in symbols:
         name, _, version = symbol.partition("@")
         theirs = name.lower().startswith((stem, *ELSEWHERE)) and name not in defined
-        if NAME.fullmatch(name) and (version == library or (theirs and not version)):
+        if NAME.fullmatch(name) and (version == library or (theirs and version not in needed)):
             found[version].add(name)
     return found
 

@@ -44,6 +44,10 @@ class Framework:
         """A view of the last elements along the first axis."""
         return there[-2:]
 
+    def last(self, there):
+        """The last three values, None where that would take a copy of all."""
+        return self.values(there[-3:])
+
     def make(self, values):
         """An array of the framework's own."""
         raise NotImplementedError

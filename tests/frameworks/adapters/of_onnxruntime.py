@@ -1,8 +1,14 @@
 """ONNX Runtime: values that sessions read or write."""
 
+import numpy as np
+import onnx
 import onnxruntime
 
+import ropeway as rw
 from adapters import framework
+
+# NumPy has none of these, and `OrtValue.numpy` fails or gives their bytes.
+OTHERS = {onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.FLOAT8E5M2}
 
 
 class Framework(framework.Framework):
@@ -16,12 +22,15 @@ class Framework(framework.Framework):
         return there.data_ptr()
 
     def values(self, there):
+        if there.element_type() in OTHERS:
+            return np.array(rw.share(there))
         return there.numpy().copy()
 
     def part(self, there):
         return there
 
-    def make(self, values):
-        import numpy as np
+    def last(self, there):
+        return None
 
+    def make(self, values):
         return onnxruntime.OrtValue.ortvalue_from_numpy(np.array(values))

@@ -27,5 +27,8 @@ class Framework(framework.Framework):
     def part(self, there):
         return tf.identity(there)
 
+    def last(self, there):
+        return None
+
     def make(self, values):
         return tf.constant(values)

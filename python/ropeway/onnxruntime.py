@@ -13,7 +13,7 @@ from ropeway._views import AnyArray
 
 __all__ = ["Binding"]
 
-# What ONNX Runtime calls dtypes otherwise than NumPy, and ONNX's numbers for those that NumPy lacks.
+# ONNX Runtime's own names of dtypes, and ONNX's numbers for those that NumPy lacks.
 _NAMES = {
     "float32": "float",
     "float64": "double",

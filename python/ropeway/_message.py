@@ -4,6 +4,7 @@ import functools
 import io
 import pickle
 import struct
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -104,6 +105,7 @@ class _Pickler(pickle.Pickler):
                 self._note(block)
                 return NotImplemented
         elif type(obj) is not np.ndarray and type(obj) is not View:
+            _refuse_graphs(obj)
             return NotImplemented
         if not _travels(obj.dtype):
             return NotImplemented
@@ -129,6 +131,18 @@ class _Unpickler(pickle.Unpickler):
         if name == array.__name__ and module == __name__:
             return self._arrays.__getitem__
         return super().find_class(module, name)
+
+
+def _refuse_graphs(obj: Any) -> None:
+    """Raises TypeError for results of PyTorch's gradient graph; pickling would drop the graph."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(obj, torch.Tensor):
+        return
+    if obj.requires_grad and not obj.is_leaf:
+        raise TypeError(
+            "this tensor is a result that gradients go through (requires_grad), and its graph "
+            "can't go to another process: put x.detach()"
+        )
 
 
 @functools.lru_cache(maxsize=256)

@@ -65,6 +65,8 @@ def _exchanged(x: Any, what: str) -> AnyArray | None:
 def _by_dlpack(x: Any) -> AnyArray:
     kind, number = map(int, x.__dlpack_device__())
     _core.check_device(kind, number)
+    if getattr(x, "is_neg", bool)():  # PyTorch refuses to export a lazy conjugate, but not this
+        raise BufferError("its signs are turned by a flag that DLPack can't say: x.resolve_neg()")
     try:
         capsule = x.__dlpack__(max_version=_VERSION)
     except TypeError:  # older than the argument

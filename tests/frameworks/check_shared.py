@@ -212,7 +212,7 @@ def test_a_slot_waits_for_what_is_queued(framework, eventually):
         with pool.acquire(timeout=30) as slot:
             slot.array[...] = 1
             slot.publish()
-        with pool.take(private=True) as slot:
+        with pool.take(write=True) as slot:
             there = framework.take(slot.array)
         queued = framework.late(there)
         if queued is None:

@@ -211,7 +211,7 @@ impl PyExchange {
         if copy == Some(true) {
             return copied(py, &described, versioned);
         }
-        let Some(keeper) = Keeper::of(array, Kind::Capsule)? else {
+        let Some(keeper) = keeper(array, &described)? else {
             return match export_by_numpy(array, max_version) {
                 // Before NumPy 2.5 it has no code for them.
                 Err(_)
@@ -303,11 +303,21 @@ impl PyExchange {
     }
 }
 
+/// What keeps an array's memory for a capsule; nothing where there are no elements.
+///
+/// PyTorch 1.13 never calls the deleter of a tensor without data.
+fn keeper(array: &Bound<'_, PyAny>, described: &Described) -> PyResult<Option<Keeper>> {
+    if described.shape().contains(&0) {
+        return Ok(Some(Keeper::Copy(Vec::new())));
+    }
+    Keeper::of(array, Kind::Capsule)
+}
+
 /// A versioned tensor over an array's memory, for those who ask by C.
 pub fn exported(array: &Bound<'_, PyAny>) -> PyResult<NonNull<DLManagedTensorVersioned>> {
     let described = Described::new(array)?;
     let flags = if described.readonly() { READ_ONLY } else { 0 };
-    match Keeper::of(array, Kind::Capsule)? {
+    match keeper(array, &described)? {
         Some(keeper) => Ok(export::versioned(&described.tensor(), flags, keeper)),
         None => {
             let (memory, start, strides) = export::copy_of(&described.tensor());
@@ -322,7 +332,7 @@ pub fn exported(array: &Bound<'_, PyAny>) -> PyResult<NonNull<DLManagedTensorVer
 #[pyfunction]
 pub fn constant_capsule<'py>(array: &Bound<'py, PyExchange>) -> PyResult<Bound<'py, PyAny>> {
     let described = Described::new(array.as_any())?;
-    match Keeper::of(array.as_any(), Kind::Capsule)? {
+    match keeper(array.as_any(), &described)? {
         Some(keeper) => give(array.py(), export::unversioned(&described.tensor(), keeper).map_err(refused)?),
         None => export_by_numpy(array.as_any(), None),
     }

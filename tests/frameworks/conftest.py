@@ -1,5 +1,7 @@
 """Which framework the shared checks are run against."""
 
+import gc
+
 import adapters
 import pytest
 
@@ -11,4 +13,7 @@ def pytest_addoption(parser):
 @pytest.fixture(scope="session")
 def framework(request):
     """What the checks have to know about the framework."""
-    return adapters.load(request.config.getoption("--framework"))
+    loaded = adapters.load(request.config.getoption("--framework"))
+    gc.collect()
+    gc.freeze()  # it need not be looked at after each test
+    return loaded

@@ -88,7 +88,7 @@ ALL = {
     ),
     "tensorflow": Environment(("tensorflow-cpu",)),
     "cupy": Environment(("cupy-cuda13x",)),
-    "mlx": Environment(("mlx[cpu]",)),
+    "mlx": Environment(("mlx[cpu]", "ml_dtypes")),
 }
 
 
@@ -170,7 +170,9 @@ def check(name: str, env: Environment, python: Path) -> str:
     """Runs the checks, the trials about exchange and the examples; what pytest says at the end."""
     module = env.module or name
     here = ROOT / "tests/frameworks"
-    files = [here / "check_shared.py", here / f"check_{module}.py"]
+    files = [here / f"check_{module}.py"]
+    if (here / f"adapters/of_{module}.py").exists():
+        files.append(here / "check_shared.py")
     for pattern in TRIALS if env.trials else ():
         files += (ROOT / "tests/trials").glob(f"test_{pattern}")
     found = sorted(str(file) for file in files if file.exists())

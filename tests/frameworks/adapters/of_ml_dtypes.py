@@ -1,9 +1,9 @@
-"""ml_dtypes with NumPy: dtypes that NumPy doesn't have."""
+"""ml_dtypes: dtypes that NumPy doesn't have, in NumPy's arrays."""
 
 import ml_dtypes
 import numpy as np
 
-from adapters import framework, of_numpy
+from adapters import of_numpy
 
 
 class Framework(of_numpy.Framework):
@@ -11,7 +11,3 @@ class Framework(of_numpy.Framework):
 
     def make(self, values):
         return np.array(values, ml_dtypes.bfloat16)
-
-
-if hasattr(np.dtypes, "register_dlpack_dtype"):
-    Framework.dtypes = (*framework.Framework.dtypes, *framework.OF_ML_DTYPES)

@@ -88,7 +88,7 @@ ALL = {
     ),
     "tensorflow": Environment(("tensorflow-cpu",)),
     "cupy": Environment(("cupy-cuda13x",)),
-    "mlx": Environment(("mlx[cpu]", "ml_dtypes")),
+    "mlx": Environment(("mlx[cpu]", "numpy", "ml_dtypes")),
 }
 
 

@@ -13,9 +13,10 @@ OF_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 class Framework:
     """Takes arrays at their address, and gives away its own.
 
-    `dtypes` are taken without a copy, all others are refused (with `refusal`). `layouts` are those that are taken
-    of "fortran", "gaps", "reversed"; `shapes` that aren't taken are in `odd_shapes`. A read-only
-    array comes out "kept" (read-only), "constant" (the framework never writes) or "refused".
+    `dtypes` are taken without a copy, all others are refused (with `refusal`). `layouts` are those
+    that are taken of "fortran", "gaps", "reversed"; `shapes` that aren't taken are in `odd_shapes`.
+    A read-only array comes out "kept" (read-only), "constant" (the framework never writes) or
+    "refused".
     """
 
     name = ""

@@ -26,7 +26,7 @@ build: $(VENV)/.package  ## build ropeway into .venv
 demo: build $(VENV)/.demo  ## train a small network on augmented photos for half a minute
 	@$(BIN)/ropeway demo
 
-test: test-rust test-loom test-shuttle test-python test-traps  ## run all tests
+test: test-rust test-loom test-shuttle test-python test-traps test-light  ## run all tests
 
 test-rust: tools  ## ... those of the Rust crates
 	cargo test $(CRATES)

@@ -1,6 +1,6 @@
 """Sets up an environment for each array framework, and runs the checks in it.
 
-    python tests/frameworks/environments.py [--light] [NAME ...]
+    python tests/frameworks/environments.py [--light | --rest] [NAME ...]
 
 Environments are kept in `.envs` and made again when what they need has changed. A framework that
 can't be set up is named, with the reason. That is a failure, unless this machine lacks something
@@ -95,12 +95,16 @@ ALL = {
 def main() -> int:
     """Sets up and checks what was asked for; 1 if anything failed or isn't set up."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--light", action="store_true", help="only those that are set up quickly")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--light", action="store_true", help="only those that are set up quickly")
+    some.add_argument("--rest", action="store_true", help="only the others")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ALL))
     options = parser.parse_args()
     if unknown := set(options.names) - set(ALL):
         parser.error(f"no environment {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
-    names = options.names or [name for name, env in ALL.items() if env.light or not options.light]
+    names = options.names or [
+        name for name, env in ALL.items() if not (options.rest if env.light else options.light)
+    ]
     wheel = build_wheel()
     good = [report(name, wheel) for name in names]
     return 0 if all(good) else 1

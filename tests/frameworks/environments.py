@@ -152,7 +152,8 @@ def set_up(name: str, env: Environment, wheel: Path) -> Path:
     python = folder / "bin/python"
     base = interpreter(env.python)
     install_debian(env.debian)
-    wanted = f"{env} {TOOLS} {run([base, '-V'])} {base}"
+    packages = (*env.packages, *env.without_dependencies, *TOOLS, f"stubs: {env.stubs}")
+    wanted = "\n".join([*packages, str(base), run([base, "-V"])])
     if read(folder / "made") != wanted:
         shutil.rmtree(folder, ignore_errors=True)
         seen = ["--system-site-packages"] if env.python == "debian" else []

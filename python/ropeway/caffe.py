@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ropeway._arrays import address
 from ropeway._core import ReadLease, WriteLease
 from ropeway._errors import Closed, Incompatible, PeerDied
+from ropeway._extent import address
 from ropeway._pool import Pool
 from ropeway._views import AnyArray
 
 __all__ = ["Feeder", "set_input_arrays"]
 
-_SHARING = ("Split", "Flatten", "Reshape")  # layers whose outputs are their inputs' memory
+# Layers whose outputs are their input's memory; Concat and Slice only of one input to one output.
+_SHARING = ("Split", "Flatten", "Reshape")
+_SHARING_ONE = (*_SHARING, "Concat", "Slice")
 
 
 class Feeder:
@@ -200,7 +202,7 @@ def _writes_in_place(net: Any, inputs: set[str]) -> str | None:
     for name, layer in zip(net._layer_names, net.layers, strict=True):
         tops, bottoms = net.top_names[name], net.bottom_names[name]
         if not inputs.isdisjoint(bottoms):
-            if layer.type in _SHARING:
+            if layer.type in (_SHARING_ONE if len(tops) == len(bottoms) == 1 else _SHARING):
                 inputs |= set(tops)
             elif not inputs.isdisjoint(tops):
                 return str(name)

@@ -34,6 +34,16 @@ layer { name: "mean" type: "Pooling" bottom: "data" top: "mean"
 layer { name: "rest" type: "Silence" bottom: "label" }
 """
 RELU = 'layer { name: "relu" type: "ReLU" bottom: "data" top: "data" }\n'
+ONE = """
+layer { name: "one" type: "Concat" bottom: "data" top: "one" }
+layer { name: "relu" type: "ReLU" bottom: "one" top: "one" }
+layer { name: "rest" type: "Silence" bottom: "one" bottom: "label" }
+"""
+TWO = """
+layer { name: "two" type: "Concat" bottom: "data" bottom: "data" top: "two" }
+layer { name: "relu" type: "ReLU" bottom: "two" top: "two" }
+layer { name: "rest" type: "Silence" bottom: "two" bottom: "label" }
+"""
 FLAT = """
 layer { name: "flat" type: "Flatten" bottom: "data" top: "flat" }
 layer { name: "relu" type: "ReLU" bottom: "flat" top: "flat" }
@@ -187,7 +197,7 @@ def test_test_nets_that_nobody_would_feed_are_refused(solver, tmp_path):
         ropeway.caffe.Feeder(tested, pool, "image", "label")
 
 
-@pytest.mark.parametrize("body", [RELU + MEAN, FLAT])
+@pytest.mark.parametrize("body", [RELU + MEAN, FLAT, ONE])
 def test_a_net_that_writes_its_input_takes_slots_to_write(net, body):
     pool = packed()
     with pytest.raises(rw.Incompatible, match="relu"):
@@ -201,6 +211,16 @@ def test_a_net_that_writes_its_input_takes_slots_to_write(net, body):
     status = pool.status()
     assert all(s.state in ("idle", "absent") for s in status.slots)
     assert not status.lost
+
+
+def test_a_net_that_changes_a_copy_of_its_input_only_reads(net):
+    pool = packed()
+    reader = net(TWO)
+    feeder = ropeway.caffe.Feeder(reader, pool, "image", "label")
+    publish(pool, -1)
+    with feeder.batch() as slot:
+        reader.forward()
+        assert (slot["image"] == -1).all()
 
 
 def test_pools_that_do_not_fit_are_refused(net):
@@ -325,3 +345,46 @@ def test_what_is_refused_here_ends_the_process_in_caffe(tmp_path):
             check=False,
         )
         assert done.returncode < 0, what
+
+
+@pytest.mark.parametrize("order", ["caffe mxnet", "mxnet caffe"])
+def test_numpy_mxnet_and_caffe_read_one_slot_in_one_process(tmp_path, order):
+    (tmp_path / "net.prototxt").write_text(DATA + MEAN)
+    program = f"""
+        import importlib, sys, warnings
+        warnings.simplefilter("ignore")
+        import numpy as np
+        np.bool = np.bool_
+        for name in sys.argv[1:]:
+            importlib.import_module(name)
+        import caffe
+        import ropeway as rw, ropeway.caffe, ropeway.mxnet
+
+        pool = rw.Pool(2, fields={FIELDS!r})
+        net = caffe.Net("{tmp_path}/net.prototxt", caffe.TRAIN)
+        feeder = ropeway.caffe.Feeder(net, pool, "image", "label", write=True)
+        with pool.acquire() as slot:
+            slot["image"][...] = np.arange({B * C * H * W}).reshape({SHAPE})
+            slot.publish()
+        with feeder.batch() as slot:
+            array = slot["image"]
+            there = rw.asarray(array, like="mxnet")
+            mean = net.forward()["mean"].mean()
+            place = array.__array_interface__["data"][0]
+            assert ropeway.mxnet.address(there) == place
+            assert net.blobs["data"].data.__array_interface__["data"][0] == place
+            assert there.mean().asscalar() == mean == array.mean()
+            there[:] = 3
+            ropeway.mxnet.wait(there)
+            assert (array == 3).all() and (net.blobs["data"].data == 3).all()
+            del there, array
+        assert {{s.state for s in pool.status().slots}} <= {{"idle", "absent"}}
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *order.split()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -68,8 +68,8 @@ ALL = {
     ),
     "jax": Environment(("jax[cpu]",), python="newest", light=True, trials=True),
     "caffe": Environment(
-        (NUMPY_1, "six", "protobuf", "pillow"),
-        without_dependencies=("scikit-image",),  # of which the example takes photos only
+        (NUMPY_1, "six", "protobuf", "pillow", "requests<3"),
+        without_dependencies=("mxnet==1.9.1", "scikit-image"),  # for a check, and for its photos
         debian=caffe_build.DEBIAN,
         caffe=True,
         examples=("caffe_regression.py",),

@@ -141,12 +141,15 @@ def wait(*arrays: Any) -> None:
 def address(array: Any) -> int:
     """The address of an NDArray's first element, once what is queued to write it is done."""
     _check(array)
-    array.wait_to_read()
     return _in_rows(array)
 
 
 def _in_rows(array: Any) -> int:
-    """Puts an NDArray's memory into rows, if oneDNN has left another layout; its address."""
+    """Puts an NDArray's memory into rows, if oneDNN has left another layout; its address.
+
+    Waits for what is queued to write it, as only then its layout is known.
+    """
+    array.wait_to_read()
     place = ctypes.c_void_p()
     _call("MXNDArrayGetData", array.handle, ctypes.byref(place))
     return place.value or 0

@@ -1,0 +1,308 @@
+"""What torch's iterator takes for a multiprocessing context: its queues are a pool's slots.
+
+torch's own iterator, unchanged, decides which batch is made when by whom, and when it is handed
+out. It does so with queues, an event and processes, and gets those from here.
+"""
+
+import collections
+import contextlib
+import inspect
+import queue
+import time
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import _utils
+
+from ropeway._errors import Closed, OutOfMemory, Timeout, WorkerError
+from ropeway._pool import Pool
+from ropeway.loader import life
+from ropeway.loader.crew import Ending
+from ropeway.loader.failure import samples
+from ropeway.loader.roster import Roster
+from ropeway.torch import parcel, task, worker
+from ropeway.torch.chance import Notes
+from ropeway.torch.task import Kind
+
+_MOST_SLOTS = 65_536
+_SLICE = 0.02
+_HOPELESS = 10
+
+
+class WorkerDied(WorkerError, RuntimeError):
+    """Raised for a batch that has ended too many workers; names its samples and the signals."""
+
+
+class Context:
+    """Queues, an event and processes for one iterator of torch's."""
+
+    def __init__(self, loader: Any, base: Any, retries: int) -> None:
+        workers = loader.num_workers
+        self.base, self.retries = base, retries
+        self.pool = Pool(
+            slots=max(1, loader.prefetch_factor) * workers + 1,
+            stages=("plan", "work", "use"),
+            max_slots=_MOST_SLOTS,
+            repeatable=("work",),
+            redeliveries=255,
+        )
+        self.roster, self.notes = Roster(workers), Notes(workers)
+        self.keys = None if loader.batch_size is None else [None] * loader.batch_size
+        self.workers: list[Worker] = []
+        self._later: collections.deque[tuple[int, bytes]] = collections.deque()
+        self._awake: collections.deque[Any] = collections.deque()
+
+    def Queue(self) -> "Queue":  # noqa: N802
+        """A queue; a worker's tasks or all results, as it turns out."""
+        return Queue(self)
+
+    def Event(self) -> "Event":  # noqa: N802
+        """The event that ends the workers."""
+        return Event(self.pool)
+
+    def Process(self, target: Any, args: tuple[Any, ...]) -> "Worker":  # noqa: N802
+        """A worker that has torch's arguments."""
+        arguments = dict(inspect.signature(target).bind(*args).arguments)
+        made = Worker(self, arguments)
+        self.workers.append(made)
+        return made
+
+    # ---- tasks --------------------------------------------------------------------------------
+
+    def send(self, number: int, data: bytes) -> None:
+        """Gives a worker a task, as soon as there is a slot for it."""
+        self._later.append((number, data))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._later:
+            number, data = self._later[0]
+            try:
+                with self.pool.acquire(timeout=0) as slot:
+                    slot.number, slot.meta_bytes = number, data
+                    slot.publish()
+            except (Timeout, OutOfMemory):
+                self._check_progress()
+                return
+            except Closed:
+                self._later.clear()
+                return
+            self._later.popleft()
+
+    def _check_progress(self) -> None:
+        """Raises `OutOfMemory` if it is only the program that could make room."""
+        sent = sum(len(worker.tasks) for worker in self.workers) - len(self._later)
+        if sent > 0:
+            return
+        slots = self.pool.status().slots
+        kept = sum(slot.stage == "use" and slot.state != "idle" for slot in slots)
+        raise OutOfMemory(
+            f"there is no room for the next batch. {kept} batches are kept by the program: a batch "
+            "belongs to whoever has a tensor of it; clone what is to be kept, let go of the rest"
+        )
+
+    # ---- results ------------------------------------------------------------------------------
+
+    def receive(self, timeout: float) -> Any:
+        """The next result. Raises `queue.Empty` if there is none in time."""
+        end = time.monotonic() + timeout
+        while True:
+            if self._awake:
+                return self._awake.popleft()
+            self._flush()
+            left = end - time.monotonic()
+            try:
+                lease = self.pool.take(write=True, timeout=max(0.0, min(left, _SLICE)))
+            except (Timeout, Closed):
+                if left <= _SLICE:
+                    raise queue.Empty from None
+                continue
+            with lease:
+                result = self._result(lease)
+            if result is not None:
+                return result
+
+    def wake(self, item: Any) -> None:
+        """Makes `receive` return this."""
+        self._awake.append(item)
+
+    def _result(self, lease: Any) -> Any:
+        record = task.read(lease.meta_bytes)
+        number, at = task.worker_of(record.number)
+        begins_epoch = self.workers[number].done(at)
+        if record.kind is Kind.NOTHING:
+            return None
+        item = record.item()
+        index = item if begins_epoch else item[0]
+        if record.kind is Kind.DEADLY:
+            return index, _Fatal(self.workers[number], item[1])
+        try:
+            return parcel.unpack(record.result, lease)
+        except Exception:
+            return index, ExceptionWrapper(where=f"with a batch of DataLoader worker {number}")
+
+
+class Queue:
+    """What torch takes for a queue."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.worker: Worker | None = None
+
+    def put(self, item: Any) -> None:
+        """Gives a task to the worker whose queue it is, or wakes who waits for results."""
+        if self.worker is None:
+            self._context.wake(item)
+        else:
+            self.worker.give(item)
+
+    def get(self, timeout: float = 0.0) -> Any:
+        """The next result. Raises `queue.Empty` if there is none in time."""
+        return self._context.receive(timeout)
+
+    def cancel_join_thread(self) -> None:
+        """Does nothing; there is no thread."""
+
+    def close(self) -> None:
+        """Does nothing; the slots go with the pool."""
+
+
+class Event:
+    """What torch takes for the event that says that all is over."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self._set = pool, False
+
+    def set(self) -> None:
+        """Ends the workers; batches that are kept stay."""
+        self._set = True
+        with contextlib.suppress(Closed):
+            self._pool.abort()
+
+    def is_set(self) -> bool:
+        """Whether it has been set."""
+        return self._set
+
+
+class Worker:
+    """What torch takes for a worker process; behind it is one process after the other."""
+
+    daemon = True
+
+    def __init__(self, context: Context, arguments: dict[str, Any]) -> None:
+        self._context, self.number = context, arguments["worker_id"]
+        for name in ("index_queue", "data_queue", "done_event"):
+            mine = arguments.pop(name)
+            if name == "index_queue":
+                mine.worker = self
+        self._arguments = arguments
+        self.tasks: dict[int, bool] = {}
+        """Those without a result so far, and whether each begins an epoch."""
+        self._next = self._fetched = 0
+        self.endings: list[tuple[Ending, int, int]] = []
+        """How processes have ended, at which task and sample."""
+        self.restarts = self._early = 0
+        self._process: Any = None
+        self._life: life.Life | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """What `multiprocessing.Process` has: pid, exitcode, is_alive, join, terminate …"""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._process, name)
+
+    def start(self) -> None:
+        """Starts the first process."""
+        self._start(begun=False)
+
+    def give(self, item: Any) -> None:
+        """Gives the worker a task."""
+        number, self._next = self._next, self._next + 1
+        begins_epoch = isinstance(item, _utils.worker._ResumeIteration)
+        data = task.task_bytes(task.address(self.number, number), item)
+        self.tasks[number] = begins_epoch
+        self._context.send(task.address(self.number, number), data)
+
+    def done(self, number: int) -> bool:
+        """Notes that there is a result; whether it is that of the beginning of an epoch."""
+        begins_epoch = self.tasks.pop(number)
+        self._fetched = 0 if begins_epoch else self._fetched + 1
+        return begins_epoch
+
+    def replace(self, **arguments: Any) -> None:
+        """Puts a new process in the place of one that has ended.
+
+        Raises `WorkerDied` if that can't get better.
+        """
+        duty = self._context.roster.read(self.number)
+        ending = Ending(self.number, self.pid, self.exitcode)
+        self.endings.append((ending, duty.sequence, duty.position))
+        self._early = 0 if duty.ready else self._early + 1
+        if self._early and (ending.status is None or ending.status >= 0):
+            self._early = _HOPELESS
+        if self._early >= _HOPELESS:
+            raise WorkerDied(
+                f"DataLoader worker (pid(s) {ending.pid}) exited unexpectedly: {ending} before it "
+                "was ready; what it wrote to standard error says more"
+            )
+        self.release()
+        self._context.pool.sweep()
+        self._context.roster.reset(self.number)
+        self._arguments |= arguments
+        self.restarts += 1
+        self._start(begun=bool(duty.ready) or self._next > len(self.tasks))
+
+    def release(self) -> None:
+        """Lets go of the process, which is killed if it still lives."""
+        held, self._life = self._life, None
+        if held is not None:
+            held.close()
+
+    def _start(self, begun: bool) -> None:
+        context = self._context
+        holder = self._arguments["dataset_holder"]
+        job = worker.Job(
+            context.pool,
+            context.roster,
+            context.notes,
+            context.retries,
+            {**self._arguments, "dataset_holder": list(holder)},
+            context.keys,
+            begun,
+            sorted(self.tasks.items()) if begun else [],
+            self._next if begun else 0,
+            self._fetched,
+        )
+        held = life.Life()
+        try:
+            process = context.base.Process(
+                target=worker.serve, args=(life.Reader(held.reader), job)
+            )
+            process.daemon = True
+            process.start()
+        except BaseException:
+            held.close()
+            raise
+        held.given()
+        self._process, self._life = process, held
+
+
+class _Fatal(ExceptionWrapper):  # type: ignore[misc]
+    """The error for a batch that has ended too many workers."""
+
+    def __init__(self, at: Worker, keys: Any) -> None:
+        self._worker, self._keys = at, keys
+
+    def reraise(self) -> None:
+        """Raises it."""
+        endings = self._worker.endings
+        keys = list(self._keys) if isinstance(self._keys, list | tuple) else [self._keys]
+        place = endings[-1][2] if endings else len(keys)
+        named = [keys[place]] if place < len(keys) else keys
+        named = [key for key in named if key is not None]
+        pids = ", ".join(str(ending.pid) for ending, *_ in endings)
+        story = "; ".join(str(ending) for ending, *_ in endings)
+        raise WorkerDied(
+            f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {samples(named)} ended "
+            f"{len(endings)} workers, and isn't tried again: {story}"
+        )

@@ -1,0 +1,56 @@
+"""torch's loader and ours, side by side; without torch these tests are skipped."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+INSTALLED = importlib.util.find_spec("torch") is not None
+
+if not INSTALLED:
+    collect_ignore_glob = ["test_*.py"]
+
+    class Missing(pytest.Item):
+        def runtest(self):
+            pytest.skip("torch isn't installed: `make test-torch` sets up an environment with it")
+
+        def reportinfo(self):
+            return self.path, None, self.name
+
+    def pytest_collect_directory(path, parent):
+        if path == HERE:
+            return Directory.from_parent(parent, path=path)
+        return None
+
+    class Directory(pytest.Directory):
+        def collect(self):
+            for file in sorted(HERE.glob("test_*.py")):
+                yield Missing.from_parent(self, name=file.name)
+
+else:
+    import torch
+
+    torch.set_num_threads(1)
+
+    from torch.utils.data import DataLoader as Theirs
+
+    from ropeway.torch import DataLoader as Ours
+
+    @pytest.fixture(params=[Theirs, Ours], ids=["torch", "ropeway"])
+    def kind(request):
+        """torch's loader and ours, each in turn: what is asserted holds for both."""
+        return request.param
+
+    @pytest.fixture(params=["fork", "spawn"])
+    def method(request):
+        """A start method, each in turn."""
+        return request.param
+
+
+def pytest_collection_modifyitems(items):
+    """torch warns when it is made for CUDA and finds none."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:CUDA initialization"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"))

@@ -8,11 +8,11 @@ import torch
 
 
 def told(error):
-    """An exception without what differs from run to run."""
-    text = str(error)
-    text = re.sub(r'File ".*?", line \d+, in \w+\n(    .*\n)*', "", text)
-    text = re.sub(r"\nat samples? .*", "", text)
-    return type(error), re.sub(r"0x[0-9a-f]+|\(pid\(s\) .*?\)", "", text)
+    """An exception, without the frames of its remote traceback and our note at its end."""
+    text = re.sub(r"0x[0-9a-f]+|\(pid\(s\) .*?\)", "", str(error))
+    lines = [line for line in text.splitlines() if line and not line.startswith("at sample")]
+    whole = [line for line in lines if not line.startswith(" ")]
+    return type(error), whole
 
 
 def taken(loader):

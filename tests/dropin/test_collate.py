@@ -1,10 +1,14 @@
 """Batches are those of torch: values, dtypes, strides, containers, and refusals."""
 
+import warnings
+
 import pytest
 import sets
 import torch
 from alike import assert_alike, taken
-from conftest import Ours, Theirs
+from torch.utils.data import DataLoader as Theirs
+
+from ropeway.torch import DataLoader as Ours
 
 
 def both(dataset, **options):
@@ -25,14 +29,22 @@ def test_default_collate_gives_what_torch_gives(sample):
 
 @pytest.mark.parametrize("sample", sets.SAMPLES)
 def test_default_convert_gives_what_torch_gives(sample):
-    if sample == "needs grad":
-        pytest.skip("torch hands on leaves that require grad, and so do we: see below")
+    if sample in ("needs grad", "sparse"):
+        return  # see below
     assert_alike(*both(sets.Samples(sample, 3), batch_size=None))
 
 
 def test_leaves_that_require_grad_travel():
     for batch in both(sets.Samples("needs grad", 2), batch_size=None):
         assert [t.requires_grad and t.is_leaf for t in batch] == [True, True]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_sparse_tensors_travel():
+    """torch's loader hangs here."""
+    (batch,) = Ours(sets.Samples("sparse", 1), None, num_workers=1)
+    assert batch.layout is torch.sparse_coo
+    assert torch.equal(batch.to_dense(), torch.eye(3))
 
 
 @pytest.mark.parametrize("collate", [sets.add_one_to_labels, sets.wrapped, list, tuple])
@@ -81,10 +93,16 @@ def test_a_kept_buffer_is_read_when_the_sample_comes():
 def test_pinning_without_an_accelerator_warns_and_does_nothing(kind, workers, pin_memory_device):
     """E1."""
     loader = kind(
-        sets.Numbers(4), 2, num_workers=workers, pin_memory=True, pin_memory_device=pin_memory_device
+        sets.Numbers(4),
+        2,
+        num_workers=workers,
+        pin_memory=True,
+        pin_memory_device=pin_memory_device,
     )
-    with pytest.warns(UserWarning, match="no accelerator is found") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         batches = list(loader)
-    deprecated = [w for w in caught if "pin_memory_device is deprecated" in str(w.message)]
-    assert len(deprecated) == bool(pin_memory_device)
+    said = [str(warning.message) for warning in caught]
+    assert any("no accelerator is found" in text for text in said)
+    assert any("pin_memory_device is deprecated" in t for t in said) == bool(pin_memory_device)
     assert not any(batch["image"].is_pinned() for batch in batches)

@@ -206,7 +206,7 @@ class Worker:
         self._life: life.Life | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """What `multiprocessing.Process` has: pid, exitcode, is_alive, join, terminate …"""
+        """What `multiprocessing.Process` has: pid, exitcode, is_alive, join, terminate …."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._process, name)

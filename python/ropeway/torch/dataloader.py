@@ -30,7 +30,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
       batch that has ended `retries` + 1 workers raises `WorkerDied`, a RuntimeError that names
       its sample. With `retries=0` the first death ends the epoch, as with torch.
     - What torch's loader hangs or dies of is an error: results and exceptions that can't be
-      pickled, exceptions that aren't an `Exception`, too many kept batches.
+      pickled, exceptions that aren't an `Exception`, too many kept batches. An error of
+      `worker_init_fn` is told by each batch of that worker, not by the first alone.
     - Workers ignore Ctrl-C, and end within an instant when this process does, however it ends.
     """
 
@@ -60,6 +61,8 @@ class _Seen:
 
 class _MultiProcessingDataLoaderIter(dataloader._MultiProcessingDataLoaderIter):
     """torch's iterator, over a pool. It is named as torch's is, for the sake of profiles."""
+
+    _shutdown = True  # until torch has made something that it could shut down
 
     def __init__(self, loader: Any) -> None:
         base = loader.multiprocessing_context or torch.multiprocessing
@@ -119,7 +122,7 @@ class _MultiProcessingDataLoaderIter(dataloader._MultiProcessingDataLoaderIter):
 
     def _shutdown_workers(self) -> None:
         super()._shutdown_workers()
-        if self.__dict__.get("_shutdown"):
+        if self._shutdown:
             for worker in self._context.workers:
                 worker.release()
 

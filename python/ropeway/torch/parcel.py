@@ -61,7 +61,7 @@ def pack(thing: Any, berth: Berth) -> bytes:
     total, inline = sum(_padded(part.nbytes) for part in loose), b""
     if total > _SMALL:
         _copy(loose, np.frombuffer(berth.field(_FIELD, total), "u1"))
-    elif total:
+    else:
         memory = np.zeros(total, "u1")
         _copy(loose, memory)
         inline = memory.tobytes()

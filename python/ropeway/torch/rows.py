@@ -105,7 +105,7 @@ class Collate:
         return collate.collate(samples, collate_fn_map=functions)
 
     def stack(self, parts: Any, *, collate_fn_map: Any = None) -> Any:
-        """torch's `collate_tensor_fn`."""
+        """Torch's `collate_tensor_fn`."""
         if self.batch is not None:
             made = self.batch.stacked(parts)
             if made is not None:
@@ -114,8 +114,9 @@ class Collate:
         if type(first) is not torch.Tensor or not is_plain(first):
             return _torchs_stack(parts, collate_fn_map=collate_fn_map)
         shape = (len(parts), *first.shape)
-        nbytes = first.nbytes * len(parts)
-        out = self.berth.tensor(shape, first.dtype, nbytes) if nbytes >= _LEAST else None
+        nbytes = sum(part.numel() for part in parts) * first.itemsize
+        equal = nbytes == first.nbytes * len(parts)
+        out = self.berth.tensor(shape, first.dtype, nbytes) if nbytes >= _LEAST and equal else None
         if out is None:
             out = torch.empty(shape, dtype=first.dtype)
         return torch.stack(parts, 0, out=out)
@@ -127,9 +128,7 @@ class Fetcher:
     `at` is called with the place of a sample before it is read.
     """
 
-    def __init__(
-        self, theirs: Any, collate_fn: Any, berth: Berth, at: Any, iterable: bool
-    ) -> None:
+    def __init__(self, theirs: Any, collate_fn: Any, berth: Berth, at: Any, iterable: bool) -> None:
         self._theirs, self._at, self._iterable = theirs, at, iterable
         self._collate = None
         if collate_fn is collate.default_collate:
@@ -179,5 +178,3 @@ def _as_tensor(value: Any) -> Any:
         return torch.from_numpy(value)
     except (TypeError, ValueError):
         return None
-
-

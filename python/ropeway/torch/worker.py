@@ -149,7 +149,6 @@ class _Worker:
         """Brings generators and stream to where the worker before was when it began this task."""
         if not self._job.begun:
             return
-        self._broken = None
         if self._iterable:
             with contextlib.suppress(Exception):
                 if self._note.restore_epoch():
@@ -214,8 +213,7 @@ class _Worker:
 
     def _fetched(self, keys: Any) -> Any:
         if self._broken is not None:
-            broken, self._broken = self._broken, None
-            return broken
+            return self._broken
         try:
             return self._fetcher.fetch(keys)
         except StopIteration as error:
@@ -286,5 +284,3 @@ class _Unraisable:
 
     def __call__(self, *_: object) -> Any:
         raise TypeError(f"{self.__name__} can't be raised here")
-
-

@@ -37,13 +37,15 @@ def assert_alike(one, two, where="batch"):
     if isinstance(one, torch.Tensor):
         assert one.dtype == two.dtype, where
         assert one.shape == two.shape, where
-        assert one.layout == two.layout and one.requires_grad == two.requires_grad, where
+        assert one.layout == two.layout, where
+        assert one.requires_grad == two.requires_grad, where
         assert one.is_contiguous() == two.is_contiguous(), where
         if one.layout is torch.strided:
             assert one.stride() == two.stride(), where
         assert torch.equal(one.to_dense(), two.to_dense()), where
     elif isinstance(one, np.ndarray):
-        assert one.dtype == two.dtype and one.flags.writeable == two.flags.writeable, where
+        assert one.dtype == two.dtype, where
+        assert one.flags.writeable == two.flags.writeable, where
         np.testing.assert_array_equal(one, two)
     elif isinstance(one, Mapping):
         assert list(one) == list(two), where

@@ -85,7 +85,7 @@ def test_idle_workers_that_are_killed_are_replaced():
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_that_never_get_ready_are_an_error_not_a_loop(method):
     loader = DataLoader(Ending(), num_workers=1, multiprocessing_context=method, worker_init_fn=end)
-    with pytest.raises(WorkerDied, match="exited unexpectedly.*exit status 5"):
+    with pytest.raises(WorkerDied, match=r"exited unexpectedly.*exit status 5"):
         list(loader)
 
 

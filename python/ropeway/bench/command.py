@@ -5,19 +5,22 @@ import shlex
 import sys
 from pathlib import Path
 
-from . import claims, contest, floor, machine, page
+from . import claims, contest, floor, loaders, machine, page
 from .plan import QUESTIONS, Plan
 from .results import Results
 from .tables import failures, tables
 
 DESCRIPTION = (
-    "Measures what a hand-off costs, next to other ways of doing it; checks answers first."
+    "Measures what a hand-off costs, next to other ways of doing it; checks answers first. "
+    "`ropeway bench loader` measures loaders."
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures, prints tables, writes JSON and, where asked, the page; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["loader"]:
+        return loaders.main(arguments[1:])
     options = _parser().parse_args(arguments)
     if options.page and options.question is None:
         results = Results.load(options.json)

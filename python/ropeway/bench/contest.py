@@ -53,14 +53,14 @@ class TrialError(Exception):
 
 def _results(trial: Trial) -> dict[str, Record]:
     if trial.contestant in floor.MEANS:
-        return {trial.contestant: _ask(floor.command(trial), {}, trial.seconds)}
+        return {trial.contestant: ask(floor.command(trial), {}, trial.seconds)}
     peer = PEERS.get(trial.contestant)
     command = [sys.executable, "-m", "ropeway.bench.trial", trial.to_json()]
-    results: dict[str, Record] = _ask(command, peer.environment if peer else {}, trial.seconds)
+    results: dict[str, Record] = ask(command, peer.environment if peer else {}, trial.seconds)
     return results
 
 
-def _ask(command: list[str], environment: dict[str, str], seconds: float) -> Any:
+def ask(command: list[str], environment: dict[str, str], seconds: float) -> Any:
     """Runs a command and reads the last line that it prints as JSON."""
     quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     process = subprocess.Popen(

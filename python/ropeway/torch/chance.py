@@ -68,7 +68,7 @@ class Note:
             self._read(newest)
 
     def restore_epoch(self) -> bool:
-        """Sets the generators to the state at the beginning of the epoch; False if none is noted."""
+        """Sets the generators as they were when the epoch began; False if that isn't noted."""
         if self._heads[2, _TAG] == _NONE:
             return False
         self._read(2)

@@ -15,7 +15,7 @@ T_co = TypeVar("T_co", covariant=True)
 _SLICE = 0.02
 
 
-class DataLoader(torch.utils.data.DataLoader[T_co]):
+class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc, unused-ignore]
     """`torch.utils.data.DataLoader`, with batches that lie in shared slots that are used again.
 
     It takes the same arguments and behaves in the same way, with these differences where there
@@ -59,7 +59,9 @@ class _Seen:
         return getattr(self._loader, name)
 
 
-class _MultiProcessingDataLoaderIter(dataloader._MultiProcessingDataLoaderIter):
+class _MultiProcessingDataLoaderIter(
+    dataloader._MultiProcessingDataLoaderIter  # type: ignore[misc, unused-ignore]
+):
     """torch's iterator, over a pool. It is named as torch's is, for the sake of profiles."""
 
     _shutdown = True  # until torch has made something that it could shut down
@@ -88,7 +90,8 @@ class _MultiProcessingDataLoaderIter(dataloader._MultiProcessingDataLoaderIter):
                 if left > _SLICE:
                     continue
             if not self._context.retries:
-                return super()._try_get_data(0)
+                found: tuple[bool, Any] = super()._try_get_data(0)
+                return found
             if self._timeout > 0:
                 raise RuntimeError(
                     f"DataLoader timed out after {self._timeout} seconds{self._who_is_late()}"

@@ -99,6 +99,7 @@ class Collate:
         self.batch: Batch | None = None
 
     def __call__(self, samples: Any) -> Any:
+        """Makes a batch of samples."""
         functions = dict(collate.default_collate_fn_map)
         if functions.get(torch.Tensor) is _torchs_stack:
             functions[torch.Tensor] = self.stack

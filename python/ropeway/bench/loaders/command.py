@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         lacking = _photos(Path(folder)) if "jpeg" in options.kinds else None
         kinds = [kind for kind in options.kinds if kind != "jpeg" or lacking is None]
         trials = list(_trials(kinds, options, folder))
-        about = {"command": shlex.join(["ropeway", "bench", "loader", *arguments])}
+        about: Record = {"command": shlex.join(["ropeway", "bench", "loader", *arguments])}
         about |= machine.describe()
         about["not_installed"] = _not_installed(options.peers)
         about["without"] = {} if lacking is None else {"jpeg": lacking}

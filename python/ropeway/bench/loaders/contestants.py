@@ -289,8 +289,8 @@ class Grain(Contestant):
     def __iter__(self) -> Iterator[Any]:
         import sys
 
-        import grain.python as grain
-        from absl import flags
+        import grain.python as grain  # type: ignore[import-not-found, unused-ignore]
+        from absl import flags  # type: ignore[import-not-found, unused-ignore]
 
         if not flags.FLAGS.is_parsed():
             flags.FLAGS(sys.argv[:1])
@@ -303,7 +303,7 @@ class Grain(Contestant):
                 grain.MultiprocessingOptions(num_workers=self.workers, per_worker_buffer_size=2)
             )
         )
-        return self._iterator
+        return iter(self._iterator)
 
     def close(self) -> None:
         """Ends the workers."""
@@ -318,6 +318,9 @@ class _Batches:
 
     def __init__(self, data: Workload, number: int, workers: int, kept: bool) -> None:
         self._data, self._number, self._workers, self._kept = data, number, workers, kept
+
+    def __call__(self) -> "_Batches":
+        return self
 
     def __iter__(self) -> Iterator[Any]:
         out = np.empty((self._data.batch, *SHAPE), "f4") if self._kept else None
@@ -334,11 +337,14 @@ class Spdl(Contestant):
 
     name = "SPDL's pool"
     needs = ("spdl",)
-    kinds = (*_LARGE, "kill")
+    kinds: ClassVar[tuple[str, ...]] = (*_LARGE, "kill")
     kept: ClassVar[bool] = False
 
     def __iter__(self) -> Iterator[Any]:
-        from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
+        from spdl.pipeline import (  # type: ignore[import-not-found, unused-ignore]
+            SharedMemorySegmentPool,
+            iterate_in_subprocess,
+        )
 
         multiprocessing.set_start_method("fork", force=True)
         nbytes = 4 * self.data.batch * int(np.prod(SHAPE)) + 4096

@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps test-light
-.PHONY: test-frameworks test-pythons test-long kill soak fuzz lint bench clean
+.PHONY: test-frameworks test-torch test-pythons test-long kill soak fuzz lint bench bench-loader clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -50,6 +50,9 @@ test-light: build  ## ... with array frameworks that are set up quickly
 test-frameworks: build  ## ... with every array framework, each in an environment of its own
 	@$(BIN)/python tests/frameworks/environments.py $(FRAMEWORKS)
 
+test-torch: build  ## ... of the drop-in, side by side with torch's own loader
+	@$(BIN)/python tests/frameworks/environments.py torch
+
 test-pythons: build  ## the Python tests with one wheel on every CPython that is here
 	@.ci/pythons
 
@@ -78,6 +81,10 @@ fuzz: tools  ## feed garbage to what reads what others wrote: make fuzz SECONDS=
 bench: build $(VENV)/.bench  ## measure against other ways of handing over arrays
 	cargo build --release -p ropeway-bench
 	@$(BIN)/ropeway bench
+
+bench-loader: build  ## measure loaders: ropeway's, torch's, Grain, SPDL
+	@$(BIN)/python tests/frameworks/environments.py loaders
+	@.envs/loaders/bin/ropeway bench loader
 
 clean:  ## remove whatever was built
 	rm -rf target target-* fuzz/target fuzz/artifacts $(VENV) .envs .hypothesis .mypy_cache .pytest_cache .ruff_cache

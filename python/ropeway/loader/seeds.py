@@ -27,7 +27,7 @@ class Seeds:
         self._seed = seed
         self._key: tuple[int, Any] = (0, 0)
         self._seen: list[int] = []
-        self._watched: _Watched | None = None if eager else watched()
+        self._watched: _Watched | None = None if eager else _watched()
         if self._watched is not None:
             _seed_all(mixed(seed), imported_only=True)
             self._look()
@@ -42,7 +42,7 @@ class Seeds:
         """Seeds the generators now."""
         _seed_all(self.word)
         if self._watched is not None:
-            self._watched = watched()  # by now NumPy's are imported
+            self._watched = _watched()  # by now NumPy's are imported
         self._look()
 
     def begin_again(self) -> bool:
@@ -110,7 +110,7 @@ def _seed_all(word: int, imported_only: bool = False) -> None:
         torch.default_generator.manual_seed(word >> 1)
 
 
-def watched() -> _Watched | None:
+def _watched() -> _Watched | None:
     """The memory of the generators, and the words of it that a draw changes; None if unknown.
 
     NumPy's is left out if it isn't imported.
@@ -125,17 +125,17 @@ def watched() -> _Watched | None:
         python_words = (ctypes.c_uint32 * _WORDS).from_address(behind_head)
         if not _proven(instance, python_words, 0):
             return None
-        found: _Watched = [(python_words, (0, 1))]
+        watched: _Watched = [(python_words, (0, 1))]
         if "numpy.random" in sys.modules:
             legacy: Any = np.random.mtrand._rand
             state = legacy._bit_generator.ctypes.state_address
             numpy_words = (ctypes.c_uint32 * _WORDS).from_address(state)
             if not _proven(legacy, numpy_words, 624):
                 return None
-            found.append((numpy_words, (624, 0)))
+            watched.append((numpy_words, (624, 0)))
     except (AttributeError, TypeError, ValueError):
         return None
-    return found
+    return watched
 
 
 def _proven(generator: Any, words: Any, place: int) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import ropeway._arrays as arrays
-from ropeway.loader.seeds import watched
+from ropeway.loader.seeds import _watched
 
 _ROOM = 16_384
 _TAG, _LENGTH = 0, 1
@@ -42,7 +42,7 @@ class Note:
         self._rows = rows
         self._heads = rows[:, :16].view("i8")
         self._turn = 0
-        self._watched = watched()
+        self._watched = _watched()
         self._seen: Any = None
 
     def save(self, task: int) -> None:

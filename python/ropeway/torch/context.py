@@ -280,8 +280,12 @@ class Worker:
             )
             process.daemon = True
             process.start()
-        except BaseException:
+        except BaseException as error:
             held.close()
+            if "daemonic" in str(error):  # torch's text says no way out
+                raise AssertionError(
+                    f"{error}: pass num_workers=0, or start this process with daemon=False"
+                ) from None
             raise
         held.given()
         self._process, self._life = process, held

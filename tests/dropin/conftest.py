@@ -1,4 +1,4 @@
-"""torch's loader and ours, side by side; without torch these tests are skipped."""
+"""torch's loader and ours, side by side; without torch these tests are skipped, by `sets`."""
 
 import importlib.util
 import warnings
@@ -9,27 +9,7 @@ import pytest
 HERE = Path(__file__).parent
 INSTALLED = importlib.util.find_spec("torch") is not None
 
-if not INSTALLED:
-    collect_ignore_glob = ["test_*.py"]
-
-    class Missing(pytest.Item):
-        def runtest(self):
-            pytest.skip("torch isn't installed: `make test-torch` sets up an environment with it")
-
-        def reportinfo(self):
-            return self.path, None, self.name
-
-    def pytest_collect_directory(path, parent):
-        if path == HERE:
-            return Directory.from_parent(parent, path=path)
-        return None
-
-    class Directory(pytest.Directory):
-        def collect(self):
-            for file in sorted(HERE.glob("test_*.py")):
-                yield Missing.from_parent(self, name=file.name)
-
-else:
+if INSTALLED:
     import torch
 
     torch.set_num_threads(1)

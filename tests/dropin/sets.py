@@ -8,6 +8,10 @@ from collections import OrderedDict, UserDict, namedtuple
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch isn't installed: `make test-torch` sets it up")
+
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 

@@ -6,6 +6,7 @@ import pytest
 import sets
 import torch
 
+import ropeway as rw
 from ropeway.torch import DataLoader
 
 
@@ -58,6 +59,18 @@ def test_all_batches_may_be_kept_across_epochs_and_the_end(persistent):
         for batch in epoch:
             assert (batch["image"] == batch["label"].view(-1, 1, 1, 1)).all()
         assert torch.cat([batch["label"] for batch in epoch]).tolist() == list(range(60))
+
+
+def test_when_there_is_no_room_it_says_who_keeps_it_and_goes_on_with_room(monkeypatch):
+    monkeypatch.setattr("ropeway.torch.context._MOST_SLOTS", 5)
+    iterator = iter(DataLoader(sets.Numbers(48), 4, num_workers=2))
+    kept = [next(iterator) for _ in range(5)]
+    with pytest.raises(rw.OutOfMemory, match="5 batches are kept by the program"):
+        next(iterator)
+    for number in range(5, 12):
+        kept.pop(0)
+        kept.append(next(iterator))
+        assert kept[-1]["label"].tolist() == list(range(4 * number, 4 * number + 4))
 
 
 def test_a_collate_function_may_keep_its_batches():

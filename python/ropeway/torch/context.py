@@ -8,6 +8,7 @@ import collections
 import contextlib
 import inspect
 import queue
+import threading
 import time
 from typing import Any
 
@@ -51,6 +52,7 @@ class Context:
         self.workers: list[Worker] = []
         self._later: collections.deque[tuple[int, bytes]] = collections.deque()
         self._awake: collections.deque[Any] = collections.deque()
+        self._lock = threading.Lock()  # where there is pinning, a thread receives
 
     def Queue(self) -> "Queue":  # noqa: N802
         """A queue; a worker's tasks or all results, as it turns out."""
@@ -75,24 +77,24 @@ class Context:
         self._flush()
 
     def _flush(self) -> None:
-        while self._later:
-            number, data = self._later[0]
-            try:
-                with self.pool.acquire(timeout=0) as slot:
-                    slot.number, slot.meta_bytes = number, data
-                    slot.publish()
-            except (Timeout, OutOfMemory):
-                self._check_progress()
-                return
-            except Closed:
-                self._later.clear()
-                return
-            self._later.popleft()
+        with self._lock:
+            while self._later:
+                number, data = self._later[0]
+                try:
+                    with self.pool.acquire(timeout=0) as slot:
+                        slot.number, slot.meta_bytes = number, data
+                        slot.publish()
+                except (Timeout, OutOfMemory):
+                    return
+                except Closed:
+                    self._later.clear()
+                    return
+                self._later.popleft()
 
-    def _check_progress(self) -> None:
-        """Raises `OutOfMemory` if it is only the program that could make room."""
-        sent = sum(len(worker.tasks) for worker in self.workers) - len(self._later)
-        if sent > 0:
+    def check_progress(self) -> None:
+        """Raises `OutOfMemory` if it is only the program that could make room; nothing is lost."""
+        self._flush()
+        if not self._later or sum(len(worker.tasks) for worker in self.workers) > len(self._later):
             return
         slots = self.pool.status().slots
         kept = sum(slot.stage == "use" and slot.state != "idle" for slot in slots)
@@ -207,7 +209,7 @@ class Worker:
 
     def __getattr__(self, name: str) -> Any:
         """What `multiprocessing.Process` has: pid, exitcode, is_alive, join, terminate …."""
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._process, name)
 

@@ -87,6 +87,7 @@ class _MultiProcessingDataLoaderIter(
             try:
                 return True, self._data_queue.get(timeout=max(0.0, min(left, _SLICE)))
             except queue.Empty:
+                self._context.check_progress()
                 if left > _SLICE:
                     continue
             if not self._context.retries:

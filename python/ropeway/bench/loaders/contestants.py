@@ -94,8 +94,12 @@ class Limit(Contestant):
             process.join()
 
 
+def _arrays(raws: Any, data: Workload) -> list[Any]:
+    return [np.frombuffer(raw, "f4").reshape(data.batch, *SHAPE) for raw in raws]
+
+
 def _fill_raw(data: Workload, number: int, workers: int, raws: Any, free: Any, used: Any) -> None:
-    arrays = [np.frombuffer(raw, "f4").reshape(data.batch, *SHAPE) for raw in raws]
+    arrays = _arrays(raws, data)
     for count, keys in enumerate(_keys(data)[number::workers]):
         token = free.get()
         if token is None:
@@ -128,7 +132,7 @@ class RawArrays(Contestant):
         ]
         for process in self._processes:
             process.start()
-        arrays = [np.frombuffer(raw, "f4").reshape(self.data.batch, *SHAPE) for raw in raws]
+        arrays = _arrays(raws, self.data)
         for _ in _keys(self.data):
             token, self.number = used.get()
             yield arrays[token]
@@ -218,8 +222,8 @@ class Torch(Contestant):
         loader = self._class()(
             _Tensors(self.data), self.data.batch, num_workers=self.workers, drop_last=True
         )
-        self._iterator = iter(loader)
-        return self._iterator
+        self._iterator: Any = iter(loader)
+        return iter(self._iterator)
 
     def _class(self) -> Any:
         from torch.utils.data import DataLoader
@@ -272,8 +276,8 @@ class TorchInPlace(Torch):
 
         torch.set_num_threads(1)
         loader = DataLoader(_SharedBatches(self.data), None, num_workers=self.workers)
-        self._iterator = iter(loader)
-        return self._iterator
+        self._iterator: Any = iter(loader)
+        return iter(self._iterator)
 
 
 # ---- others --------------------------------------------------------------------------------------

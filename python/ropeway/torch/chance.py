@@ -4,6 +4,7 @@ A worker's generators are seeded once and run on from batch to batch, as torch h
 that replaces a dead one needs the state after the last batch that was handed on.
 """
 
+import importlib
 import pickle
 import random
 from typing import Any
@@ -42,6 +43,7 @@ class Note:
         self._rows = rows
         self._heads = rows[:, :16].view("i8")
         self._turn = 0
+        importlib.import_module("numpy.random")  # what isn't imported isn't watched
         self._watched = _watched()
         self._seen: Any = None
 

@@ -189,7 +189,8 @@ fn a_closing_pool_is_closed_wherever_its_maker_died() {
 
 #[test]
 fn an_arena_is_whole_wherever_a_process_died() {
-    let of_pools = ["close.", "sweep.", "bury.", "loss.", "leave.", "depart.", "advance.", "blob.", "punch."];
+    let of_pools =
+        ["close.", "sweep.", "bury.", "loss.", "leave.", "depart.", "advance.", "blob.", "punch.", "poison."];
     let passed = |point: &&str| !of_pools.iter().any(|other| point.starts_with(other));
     for instant in POINTS.into_iter().filter(passed) {
         let mut root = Peer::start("root", "");

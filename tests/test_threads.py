@@ -151,6 +151,7 @@ def test_the_collector_may_come_at_any_allocation():
             Knot(found)
             del found, slot
             Knot(pool.acquire(timeout=WATCHDOG))
+            gc.collect()  # what had grown old before it was garbage
     finally:
         gc.set_threshold(*before)
     gc.collect()

@@ -261,6 +261,12 @@ def wrapped(samples):
     return batch
 
 
+def around(samples):
+    """A collate function that tells where the default one has stacked."""
+    batch = torch.utils.data.default_collate(samples)
+    return batch | {"shared": batch["image"].is_shared()}
+
+
 class Remembering:
     """A collate function that keeps what it has returned."""
 

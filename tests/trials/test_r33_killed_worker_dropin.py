@@ -26,7 +26,10 @@ def check(batch, number):
 
 if __name__ == "__main__":
     chance = random.Random(1)
-    loader = DataLoader(Data(), 8, num_workers=4 if METHOD == "fork" else 2, multiprocessing_context=METHOD, retries=6)
+    workers = 4 if METHOD == "fork" else 2
+    loader = DataLoader(
+        Data(), 8, num_workers=workers, multiprocessing_context=METHOD, retries=6
+    )
     iterator = iter(loader)
     number = 0
     for _ in range(ROUNDS):

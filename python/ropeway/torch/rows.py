@@ -97,13 +97,25 @@ class Collate:
     def __init__(self, berth: Berth) -> None:
         self.berth = berth
         self.batch: Batch | None = None
+        if self._is_torchs_own():
+            # A collate function that calls torch's, or a dataset that does, gets slots, too.
+            collate.default_collate_fn_map[torch.Tensor] = self.stack
 
     def __call__(self, samples: Any) -> Any:
         """Makes a batch of samples."""
-        functions = dict(collate.default_collate_fn_map)
-        if functions.get(torch.Tensor) is _torchs_stack:
-            functions[torch.Tensor] = self.stack
-        return collate.collate(samples, collate_fn_map=functions)
+        return collate.default_collate(samples)
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether nobody has changed how torch collates tensors and arrays."""
+        functions = collate.default_collate_fn_map
+        return (
+            functions.get(torch.Tensor) == self.stack and functions.get(np.ndarray) is _torchs_array
+        )
+
+    def _is_torchs_own(self) -> bool:
+        function: Any = collate.default_collate_fn_map.get(torch.Tensor)
+        return function is _torchs_stack or isinstance(getattr(function, "__self__", None), Collate)
 
     def stack(self, parts: Any, *, collate_fn_map: Any = None) -> Any:
         """Torch's `collate_tensor_fn`."""
@@ -131,9 +143,8 @@ class Fetcher:
 
     def __init__(self, theirs: Any, collate_fn: Any, berth: Berth, at: Any, iterable: bool) -> None:
         self._theirs, self._at, self._iterable = theirs, at, iterable
-        self._collate = None
-        if collate_fn is collate.default_collate:
-            self._collate = theirs.collate_fn = Collate(berth)
+        self._collate = Collate(berth)
+        self._by_default = collate_fn is collate.default_collate
 
     def fetch(self, keys: Any) -> Any:
         """Reads a batch, or a sample where there are none."""
@@ -143,7 +154,7 @@ class Fetcher:
         if self._iterable or many or not theirs.auto_collation:
             return theirs.fetch(keys)
         keys = list(keys)
-        if self._collate is None:
+        if not self._by_default:
             return theirs.collate_fn([self._read(n, key) for n, key in enumerate(keys)])
         return self._in_place(keys)
 
@@ -152,12 +163,10 @@ class Fetcher:
         return self._theirs.dataset[key]
 
     def _in_place(self, keys: list[Any]) -> Any:
-        collating: Any = self._collate
+        collating = self._collate
         batch = Batch(collating.berth, len(keys))
         samples: list[Any] = []
-        useful = collate.default_collate_fn_map.get(torch.Tensor) is _torchs_stack and (
-            collate.default_collate_fn_map.get(np.ndarray) is _torchs_array
-        )
+        useful = collating.takes_rows
         for number, key in enumerate(keys):
             sample = self._read(number, key)
             if useful:

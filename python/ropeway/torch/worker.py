@@ -248,7 +248,7 @@ class _Worker:
 
     def _hand_on(self, lease: Any) -> None:
         """Hands the slot on; who has kept a view of it finds it elsewhere from now on."""
-        for remedy in (gc.collect, self._berth.move_out, _nothing):
+        for remedy in (self._berth.move_out, gc.collect, _nothing):
             try:
                 lease.publish()
                 break

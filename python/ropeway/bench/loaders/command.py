@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     add("kinds", nargs="*", default=list(every), help="workloads (all)")
     add("--workers", type=int, nargs="+", default=[1, 2], help="numbers of workers (1 and 2)")
     add("--rounds", type=int, default=3, help="rounds at most (3)")
-    add("--budget", type=float, default=420, help="seconds behind which no round begins (420)")
+    add("--budget", type=float, default=420, help="seconds behind which no trial begins (420)")
     add("--seconds", type=float, default=0.8, help="how long a trial measures (0.8)")
     add("--peers", nargs="+", default=[], metavar="PART", help="only those with PART in their name")
     add("--quick", action="store_true", help="one short round: a look, not a measurement")
@@ -113,20 +113,17 @@ def _not_installed(peers: list[str]) -> dict[str, str]:
 
 
 def _rounds(trials: list[Trial], options: Any) -> list[Record]:
-    """Runs every trial once a round, in a new order each time, while there is time for a round."""
+    """Runs every trial once a round, in a new order each time, as long as there is time."""
     records: list[Record] = []
-    began = time.monotonic()
+    end = time.monotonic() + options.budget
     for number in range(1, 2 if options.quick else options.rounds + 1):
-        took = (time.monotonic() - began) / max(1, number - 1)
-        if number > 1 and time.monotonic() - began + took > options.budget:
-            break
         for done, trial in enumerate(random.sample(trials, len(trials)), 1):
+            if time.monotonic() > end:
+                return records
             if sys.stderr.isatty():
                 text = f"round {number}, {done}/{len(trials)}: {trial.kind}, {trial.contestant}"
                 print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
             records.append(_run(trial) | {"round": number})
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
     return records
 
 
@@ -145,6 +142,8 @@ def _run(trial: Trial) -> Record:
 
 
 def _print(about: Record, records: list[Record]) -> None:
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     print(f"{about['date']}, {about['machine']}, load {about['load'][0]}, {about['rounds']} rounds")
     workers = sorted({record["workers"] for record in records})
     for kind in (*LARGE, *SMALL):

@@ -352,14 +352,15 @@ class Spdl(Contestant):
 
         multiprocessing.set_start_method("fork", force=True)
         nbytes = 4 * self.data.batch * int(np.prod(SHAPE)) + 4096
+        self._arenas = [SharedMemorySegmentPool(nbytes, 5) for _ in range(self.workers)]
         sources = [
             iterate_in_subprocess(
                 _Batches(self.data, number, self.workers, self.kept),
                 buffer_size=2,
                 mp_context="fork",
-                arena=SharedMemorySegmentPool(nbytes, 5),
+                arena=arena,
             )
-            for number in range(self.workers)
+            for number, arena in enumerate(self._arenas)
         ]
         self._iterators = [iter(source) for source in sources]
         while True:
@@ -379,6 +380,9 @@ class Spdl(Contestant):
                 with contextlib.suppress(Exception):
                     close()
         self._iterators = []
+        for arena in self._arenas:
+            with contextlib.suppress(Exception):
+                arena.unlink()
 
 
 class SpdlKept(Spdl):

@@ -80,21 +80,24 @@ def _speed(kind: str, contestant: Contestant, seconds: float) -> dict[str, float
         batch = next(batches)
         memory = max(memory, _pss())
     batch = None
+    held = [batches]
+    del batches
     return {
         "batches_s": number / took,
         "cpu_ms": (used_then - used) / number * 1e3,
         "faults": (faults_then - faults) / number,
         "first_s": first,
         "pss_mb": memory,
-        "shutdown_s": _shutdown(contestant, batches),
+        "shutdown_s": _shutdown(contestant, held),
     }
 
 
-def _shutdown(contestant: Contestant, batches: Any) -> float:
+def _shutdown(contestant: Contestant, held: list[Any]) -> float:
+    """How long it takes until all workers are gone; `held` has the only reference to batches."""
     before = _workers()
     began = time.perf_counter()
     contestant.close()
-    del batches
+    held.clear()
     gc.collect()
     end = began + _PATIENCE
     while time.perf_counter() < end and any(map(_is_alive, before)):

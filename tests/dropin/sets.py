@@ -91,6 +91,7 @@ SAMPLES = {
     "unequal lists": lambda i: [i] * (1 + i % 3),
     "unequal shapes": lambda i: torch.zeros(2000 + (i == 2)),
     "unequal dtypes": lambda i: torch.zeros(2000, dtype=torch.float64 if i == 2 else torch.float32),
+    "unequal categories": lambda i: torch.full((2000,), 1.5 if i == 2 else 1),
     "narrower later": lambda i: torch.zeros(2000, dtype=torch.int64 if i % 4 == 0 else torch.int32),
     "unequal kinds": lambda i: i if i == 2 else torch.zeros(2000),
     "other keys": lambda i: {"a" if i != 2 else "b": torch.zeros(2000)},

@@ -81,12 +81,12 @@ def test_a_collate_function_around_torchs_stacks_in_the_slot():
 
 
 def test_a_collate_function_may_keep_its_batches():
-    loader = DataLoader(
-        sets.Numbers(24, (3, 40, 40)), 4, num_workers=1, collate_fn=sets.Remembering()
-    )
-    for number, batch in enumerate(loader):
+    data = sets.Numbers(24, (3, 40, 40))
+    iterator = iter(DataLoader(data, 4, num_workers=1, collate_fn=sets.Remembering()))
+    for number, batch in enumerate(iterator):
         assert batch["label"].tolist() == list(range(4 * number, 4 * number + 4))
         assert (batch["image"] == batch["label"].view(-1, 1, 1, 1)).all()
+    assert iterator._workers[0].restarts == 0
 
 
 def test_a_slice_of_something_large_brings_only_itself():

@@ -292,3 +292,58 @@ fn announce(event: &sync::AtomicU32) -> u32 {
     fence(Ordering::SeqCst);
     value
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// In how many of these waits a waiter spins at all, if its spinning helps or not.
+    fn spins(spin: &Spin, waits: u32, helps: bool) -> u32 {
+        let one = |_: &u32| {
+            let mut tried = false;
+            spin.spin(&|| true, &mut || {
+                tried = true;
+                helps.then_some(())
+            });
+            tried
+        };
+        (0..waits).filter(one).count() as u32
+    }
+
+    #[test]
+    fn spinning_that_doesnt_help_gets_rare_and_never_stops_for_good() {
+        let spin = Spin::new(Duration::from_micros(5));
+        let first = spins(&spin, 4_000, false);
+        let later = spins(&spin, 20_000, false);
+        assert!((4..100).contains(&first), "{first}");
+        assert!((4..40).contains(&later), "{later}");
+    }
+
+    #[test]
+    fn spinning_that_helps_again_is_found_by_a_probe_and_kept() {
+        let spin = Spin::new(Duration::from_micros(5));
+        spins(&spin, 4_000, false);
+        assert!(spins(&spin, 2_000, true) > 900);
+        assert_eq!(spins(&spin, 1_000, true), 1_000);
+    }
+
+    #[test]
+    fn a_budget_of_zero_never_spins() {
+        assert_eq!(spins(&Spin::new(Duration::ZERO), 10_000, true), 0);
+    }
+
+    #[test]
+    fn pauses_between_tries_double_up_to_a_bound_and_begin_again_after_a_success() {
+        let probe = Probe::new(4, 16);
+        let pause = || (0..).take_while(|_| !probe.is_due()).count();
+        assert_eq!(pause(), 0);
+        let pauses = [(); 4].map(|()| {
+            probe.failed();
+            pause()
+        });
+        assert_eq!(pauses, [4, 8, 16, 16]);
+        probe.succeeded();
+        probe.failed();
+        assert_eq!(pause(), 4);
+    }
+}

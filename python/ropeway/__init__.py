@@ -27,7 +27,14 @@ from ropeway._queue import Queue
 if TYPE_CHECKING:
     from ropeway._shared import SharedDict, SharedList
     from ropeway._status import ExportStatus, LostSlot, MemberStatus, PoolStatus, SlotStatus
-    from ropeway.loader import Loader, LoaderStats, WorkerInfo, WorkerStats, worker_info
+    from ropeway.loader import (
+        Loader,
+        LoaderStats,
+        WorkerEnding,
+        WorkerInfo,
+        WorkerStats,
+        worker_info,
+    )
 
 __version__ = _core.__version__
 
@@ -56,6 +63,7 @@ __all__ = [
     "SharedList",
     "SlotStatus",
     "Timeout",
+    "WorkerEnding",
     "WorkerError",
     "WorkerInfo",
     "WorkerStats",
@@ -71,7 +79,14 @@ __all__ = [
 _LATER = {
     "ropeway._shared": ("SharedDict", "SharedList"),
     "ropeway._status": ("ExportStatus", "LostSlot", "MemberStatus", "PoolStatus", "SlotStatus"),
-    "ropeway.loader": ("Loader", "LoaderStats", "WorkerInfo", "WorkerStats", "worker_info"),
+    "ropeway.loader": (
+        "Loader",
+        "LoaderStats",
+        "WorkerEnding",
+        "WorkerInfo",
+        "WorkerStats",
+        "worker_info",
+    ),
 }
 """What is imported when it is first asked for: workers and small programs start sooner."""
 

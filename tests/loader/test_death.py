@@ -26,7 +26,12 @@ def test_the_stream_is_the_same_when_workers_die(loader, tmp_path, method, how):
         assert numbers(batches) == list(range(200))
         time.sleep(0.1)
     batches._engine._watch()
-    assert batches.stats().restarts == 5
+    stats = batches.stats()
+    assert stats.restarts == 5
+    assert [ending.status for ending in stats.endings] == [3 if how is None else -how] * 5
+    assert [ending.noticed for ending in stats.endings] == sorted(e.noticed for e in stats.endings)
+    living = {worker.pid for worker in stats.workers}
+    assert not living & {ending.pid for ending in stats.endings}
 
 
 @pytest.mark.parametrize(

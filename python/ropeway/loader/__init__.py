@@ -6,9 +6,16 @@ from ropeway.loader.info import WorkerInfo, worker_info
 
 if TYPE_CHECKING:
     from ropeway.loader.loader import Loader
-    from ropeway.loader.stats import LoaderStats, WorkerStats
+    from ropeway.loader.stats import LoaderStats, WorkerEnding, WorkerStats
 
-__all__ = ["Loader", "LoaderStats", "WorkerInfo", "WorkerStats", "worker_info"]
+__all__ = [
+    "Loader",
+    "LoaderStats",
+    "WorkerEnding",
+    "WorkerInfo",
+    "WorkerStats",
+    "worker_info",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,7 +24,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from ropeway.loader import loader, stats
 
-    made = loader.Loader, stats.LoaderStats, stats.WorkerStats
+    made = loader.Loader, stats.LoaderStats, stats.WorkerEnding, stats.WorkerStats
     globals().update({each.__name__: each for each in made})
     return globals()[name]
 

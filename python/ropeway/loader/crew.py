@@ -1,5 +1,6 @@
 """The workers of a loader: starting them, noticing their ends, replacing them."""
 
+import collections
 import contextlib
 import multiprocessing
 import os
@@ -8,37 +9,18 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ropeway._errors import WorkerError
 from ropeway.loader import life, zygote
 from ropeway.loader.roster import Duty
+from ropeway.loader.stats import WorkerEnding
 from ropeway.loader.worker import Task, serve
 
 _HOPELESS = 10
 _PAUSE = 0.002
-
-
-class Ending(NamedTuple):
-    """How a worker has ended."""
-
-    number: int
-    pid: int
-    status: int | None
-    """The exit status, or the negated signal; None where it can't be known."""
-
-    def __str__(self) -> str:
-        how = f"worker {self.number} (process {self.pid}) "
-        if self.status is None:
-            return how + "has ended in an unknown way"
-        if self.status >= 0:
-            return how + f"ended with exit status {self.status}"
-        try:
-            name = signal.Signals(-self.status).name
-        except ValueError:
-            name = f"signal {-self.status}"
-        hint = ", perhaps as memory was short" if name == "SIGKILL" else ""
-        return how + f"was killed by {name}{hint}"
+_NOTED = 100
+"""Endings that are remembered."""
 
 
 class Hand(Protocol):
@@ -47,7 +29,10 @@ class Hand(Protocol):
     pid: int
 
     def status(self) -> int | None:
-        """None while it lives, else as in `Ending`; raises `zygote.Died` if it can't be known."""
+        """None while it lives, else as in `WorkerEnding`.
+
+        Raises `zygote.Died` if it can't be known.
+        """
 
     def close(self) -> None:
         """Kills it if it still lives, and lets go of it."""
@@ -60,6 +45,7 @@ class Crew:
         self._task, self.method = task, method
         self._hands: dict[int, Hand] = {}
         self.restarts = [0] * task.workers
+        self.endings: collections.deque[WorkerEnding] = collections.deque(maxlen=_NOTED)
         self._early = 0
         self._proven = False
         self._owner = os.getpid()
@@ -71,7 +57,7 @@ class Crew:
             self.stop(0.0)
             raise
 
-    def ended(self) -> list[tuple[Ending, Duty]]:
+    def ended(self) -> list[tuple[WorkerEnding, Duty]]:
         """Workers that have ended since the last look, and what they were doing."""
         found = []
         for number, hand in list(self._hands.items()):
@@ -83,10 +69,11 @@ class Crew:
                 status = None
             del self._hands[number]
             hand.close()
-            found.append((Ending(number, hand.pid, status), self._task.roster.read(number)))
+            ending = WorkerEnding(number, hand.pid, status, time.monotonic())
+            found.append((ending, self._task.roster.read(number)))
         return found
 
-    def replace(self, ending: Ending, duty: Duty) -> None:
+    def replace(self, ending: WorkerEnding, duty: Duty) -> None:
         """Starts a worker in the place of one that has ended.
 
         Raises `WorkerError` if workers end before they have made anything of their dataset.
@@ -100,6 +87,7 @@ class Crew:
                 f"(workers are started by {self.method!r})"
             )
         self.restarts[ending.number] += 1
+        self.endings.append(ending)
         self._start(ending.number)
 
     def pids(self) -> dict[int, int]:

@@ -14,13 +14,14 @@ from ropeway import _message
 from ropeway._errors import Closed, OutOfMemory, Timeout, WorkerError
 from ropeway._pool import Pool
 from ropeway.loader import record
-from ropeway.loader.crew import Crew, Ending
+from ropeway.loader.crew import Crew
 from ropeway.loader.engine import Arrival, Numbers, Work
 from ropeway.loader.failure import Failure, samples
 from ropeway.loader.payload import payload
 from ropeway.loader.record import Blob, Kind, Plan
 from ropeway.loader.roster import Roster
 from ropeway.loader.split import Split, Splitting
+from ropeway.loader.stats import WorkerEnding
 from ropeway.loader.structure import Layout
 from ropeway.loader.worker import STREAMS, Letter, Task
 
@@ -44,7 +45,7 @@ _NO_MEMORY = Failure("OutOfMemory", "memory is short", "", [], 0, 0, None, memor
 class _Trouble:
     """What is known about the workers that a batch has cost."""
 
-    endings: list[tuple[Ending, int]] = field(default_factory=list)
+    endings: list[tuple[WorkerEnding, int]] = field(default_factory=list)
 
 
 class Shared(Numbers):

@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,37 @@ class WorkerStats:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerEnding:
+    """The end of a worker that was still needed."""
+
+    number: int
+    """Its number, which the worker in its place has too."""
+    pid: int
+    """Its process id."""
+    status: int | None
+    """The exit status, or the negated number of the signal; None where it can't be known."""
+    noticed: float
+    """When the loader noticed, in seconds of `time.monotonic`."""
+
+    @property
+    def how(self) -> str:
+        """What happened to it, in words: "was killed by SIGSEGV"."""
+        if self.status is None:
+            return "has ended in an unknown way"
+        if self.status >= 0:
+            return f"ended with exit status {self.status}"
+        try:
+            name = signal.Signals(-self.status).name
+        except ValueError:
+            name = f"signal {-self.status}"
+        hint = ", perhaps as memory was short" if name == "SIGKILL" else ""
+        return f"was killed by {name}{hint}"
+
+    def __str__(self) -> str:
+        return f"worker {self.number} (process {self.pid}) {self.how}"
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderStats:
     """A loader, since its first batch was asked for."""
 
@@ -55,6 +87,8 @@ class LoaderStats:
     """Workers that were replaced."""
     workers: tuple[WorkerStats, ...]
     """The workers."""
+    endings: tuple[WorkerEnding, ...]
+    """How workers ended that had to be replaced, at most the latest hundred."""
 
     @property
     def samples_per_s(self) -> float:
@@ -145,6 +179,7 @@ class Meter:
             idle,
             sum(worker.restarts for worker in crew),
             crew,
+            tuple(engine.crew.endings) if crew else (),
         )
 
     def write(self, path: "str | os.PathLike[str]") -> None:

@@ -18,9 +18,9 @@ from torch.utils.data import _utils
 from ropeway._errors import Closed, OutOfMemory, Timeout, WorkerError
 from ropeway._pool import Pool
 from ropeway.loader import life
-from ropeway.loader.crew import Ending
 from ropeway.loader.failure import samples
 from ropeway.loader.roster import Roster
+from ropeway.loader.stats import WorkerEnding
 from ropeway.torch import parcel, task, worker
 from ropeway.torch.chance import Notes
 from ropeway.torch.task import Kind
@@ -201,7 +201,7 @@ class Worker:
         self.tasks: dict[int, bool] = {}
         """Those without a result so far, and whether each begins an epoch."""
         self._next = self._fetched = 0
-        self.endings: list[tuple[Ending, int, int]] = []
+        self.endings: list[tuple[WorkerEnding, int, int]] = []
         """How processes have ended, at which task and sample."""
         self.restarts = self._early = 0
         self._process: Any = None
@@ -237,7 +237,7 @@ class Worker:
         Raises `WorkerDied` if that can't get better.
         """
         duty = self._context.roster.read(self.number)
-        ending = Ending(self.number, self.pid, self.exitcode)
+        ending = WorkerEnding(self.number, self.pid, self.exitcode, time.monotonic())
         self.endings.append((ending, duty.sequence, duty.position))
         self._early = 0 if duty.ready else self._early + 1
         if self._early and (ending.status is None or ending.status >= 0):

@@ -76,6 +76,11 @@ class Into(Numbers):
         out["number"][...] = index
 
 
+class IntoOnly(Into):
+    def __getitem__(self, index):
+        return super().__getitem__(-1)
+
+
 class Keeping(Into):
     kept: list = []  # noqa: RUF012
 

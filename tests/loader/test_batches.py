@@ -9,6 +9,7 @@ from datasets import (
     AtOnce,
     Into,
     IntoNamed,
+    IntoOnly,
     Item,
     Keeping,
     Made,
@@ -172,6 +173,12 @@ def test_a_dataset_may_read_a_batch_at_once(loader, workers):
 def test_a_dataset_may_write_into_the_rows(loader, workers):
     batches = loader(Into(101), batch_size=8, workers=workers)
     assert numbers(batches) == list(range(101))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_row_is_written_by_the_dataset_itself(loader, workers):
+    batches = loader(IntoOnly(20), batch_size=8, workers=workers)
+    assert numbers(batches) == list(range(20))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -91,7 +91,7 @@ class Fetcher:
         keys, first = plan.keys or [], plan.part.first if plan.part is not None else 0
         rows = [array[first : first + len(keys)] for array in layout.arrays(memory)]
         if self._into is not None and holds_only_arrays(layout.node):
-            self._write_into(plan, layout, rows, wanted, 0)
+            self._write_into(plan, layout, rows, wanted)
             return Result(Kind.BATCH, layout, b"", len(keys))
         try:
             others = [
@@ -115,12 +115,11 @@ class Fetcher:
         samples = self._each(plan, wanted)
         if self._into is None:
             return self._fill_from(samples, len(keys), slot)
-        known = self._node is not None
-        first = [] if known else [next(samples)]
+        first = [] if self._node is not None else [next(samples)]
         if first:
             self._settle(structure(first[0]))
         if holds_only_arrays(self._node):  # else it can't be written to rows
-            return self._fill_into(plan, slot, wanted, first)
+            return self._fill_into(plan, slot, wanted)
         return self._fill_from(itertools.chain(first, samples), len(keys), slot)
 
     def _each(self, plan: Plan, wanted: Callable[[], bool]) -> Iterator[Any]:
@@ -137,31 +136,20 @@ class Fetcher:
             sample = self._dataset[key]
         return sample
 
-    def _fill_into(
-        self, plan: Plan, slot: Slot, wanted: Callable[[], bool], first: list[Any]
-    ) -> Result:
-        """Lets the dataset write its samples into their rows."""
+    def _fill_into(self, plan: Plan, slot: Slot, wanted: Callable[[], bool]) -> Result:
+        """Lets the dataset write its samples into their rows: all, also one read already."""
         keys = plan.keys or []
         layout = self._layout(len(keys))
         arrays = layout.arrays(slot.memory(layout.nbytes))
-        for place, sample in enumerate(first):
-            _write(layout, arrays, place, sample)
-        self._write_into(plan, layout, arrays, wanted, len(first))
+        self._write_into(plan, layout, arrays, wanted)
         return Result(Kind.BATCH, layout, b"", len(keys))
 
     def _write_into(
-        self,
-        plan: Plan,
-        layout: Layout,
-        arrays: list[Any],
-        wanted: Callable[[], bool],
-        start: int,
+        self, plan: Plan, layout: Layout, arrays: list[Any], wanted: Callable[[], bool]
     ) -> None:
         for place, key in enumerate(plan.keys or []):
             if place and not wanted():
                 raise Skip
-            if place < start:
-                continue
             self._at(place)
             self._seeds.begin(plan.epoch, key)
             self._into_row(key, layout, arrays, place)

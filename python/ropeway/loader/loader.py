@@ -38,7 +38,8 @@ class Loader:
 
     A dataset has `__getitem__` and `__len__`, or is iterable. `__getitems__(keys)` reads a batch
     at once; `__getitem_into__(key, out)` writes a sample into `out`, which has the structure of a
-    sample with arrays that are the rows of the batch. `set_epoch(epoch)`, where there is one, is
+    sample with arrays that are the rows of the batch; its first one each worker reads with
+    `__getitem__` before, to see what samples look like. `set_epoch(epoch)`, where there is one, is
     called in each worker. Random numbers (`random`, `numpy.random`, torch's, `worker_info().rng`)
     depend on seed, epoch and key of a sample alone.
 

@@ -1,6 +1,6 @@
 """The demo: its parts by themselves, then whole runs through the command line."""
 
-import json
+import gc
 import math
 import mmap
 import os
@@ -10,19 +10,21 @@ import subprocess
 import sys
 import time
 from io import StringIO
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import ropeway as rw
 from ropeway import cli
-from ropeway.demo import DemoError, augment, classic, live, loader, photos, spans, summary, timeline
-from ropeway.demo.handoff import Fill, HandOff, packed, unpacked
+from ropeway.demo import DemoError, augment, classic, live, photos, spans, summary, timeline
+from ropeway.demo.dataset import TurnedPhotos
+from ropeway.demo.handoff import NOTE, Fill, HandOff, count_in_place, fills_of
 from ropeway.demo.network import Network, shrunk
-from ropeway.demo.place import Place, Places, place_of
+from ropeway.demo.place import Place, Places
+from ropeway.demo.trainer import Trainer
 
 WATCHDOG = 60.0
 SECOND = 1_000_000_000
@@ -80,7 +82,9 @@ def test_an_unreadable_photo_is_passed_over(folder):
     found = photos.Photos(photos.find_photos(folder))
     assert found.paths[1] == broken
     assert found[1].tobytes() == photos.decode(folder / "b.jpg").tobytes()
-    assert list(found.unreadable) == [broken]
+    assert [found.is_unreadable(number) for number in range(4)] == [False, True, False, False]
+    assert "aa.png" in photos.unreadable(broken)
+    assert photos.unreadable(folder / "b.jpg") == ""
 
 
 def test_nothing_but_unreadable_photos_is_an_error(tmp_path):
@@ -105,7 +109,8 @@ def test_a_large_photo_is_decoded_smaller_and_upright(tmp_path, suffix):
 
 
 def views(size, count=50):
-    return [augment.draw_view(size, augment.random_of(0, 0, row)) for row in range(count)]
+    random = np.random.default_rng(0)
+    return [augment.draw_view(size, random) for _ in range(count)]
 
 
 def test_the_label_is_the_angle_by_which_the_picture_was_turned():
@@ -140,35 +145,72 @@ def test_pixels_become_numbers_from_minus_one_to_one():
     assert image[:, 0, 1] == pytest.approx([1, -1 / 255, -1], abs=1e-6)
 
 
-def test_equal_numbers_make_equal_images_and_others_make_others(folder):
-    found = photos.Photos(photos.find_photos(folder))
-    images = {
-        key: loader.turned(found, augment.random_of(*key))
-        for key in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]
-    }
-    again, label = loader.turned(found, augment.random_of(0, 1, 0))
-    assert np.array_equal(again, images[0, 1, 0][0])
-    assert label == images[0, 1, 0][1]
-    assert len({label for _, label in images.values()}) == 4
+# the dataset
 
 
-# batch numbers
+@pytest.fixture
+def batches(folder):
+    """Makes a loader of photos from the folder."""
+    loaders = []
+
+    def make(count=24, **options):
+        dataset = TurnedPhotos(photos.find_photos(folder), count)
+        loaders.append(rw.Loader(dataset, 8, **{"workers": 2, "seed": 0} | options))
+        return loaders[-1]
+
+    yield make
+    for each in loaders:
+        each.close()
+    loaders.clear()
+    gc.collect()
 
 
-@pytest.mark.parametrize("loaders", [1, 2, 3, 7])
-def test_the_streams_of_all_loaders_hold_each_batch_once(loaders):
-    numbers = [n for k in range(loaders) for n in loader.stream(k, loaders, 20)]
-    assert sorted(numbers) == list(range(20))
+def test_equal_seeds_make_equal_images_however_many_make_them(batches):
+    def made(**options):
+        return [(batch.image.copy(), batch.label.copy()) for batch in batches(**options)]
+
+    first, again, alone, other = made(), made(), made(workers=1), made(seed=1)
+    for run in (again, alone):
+        for (images, labels), (images2, labels2) in zip(first, run, strict=True):
+            assert np.array_equal(images, images2)
+            assert np.array_equal(labels, labels2)
+    labels = np.concatenate([labels for run in (first, other) for _, labels in run])
+    assert len(set(labels.tolist())) == 2 * 24
 
 
-def test_a_stream_without_an_end_goes_on():
-    assert list(islice(loader.stream(1, 3, None), 4)) == [1, 4, 7, 10]
+def test_every_image_says_who_made_it_when_and_where(batches):
+    begin = time.monotonic_ns()
+    loader, places = batches(), Places()
+    for batch in loader:
+        assert count_in_place(batch.note, batch.image, places.of(batch.image)) == 8
+        assert count_in_place(batch.note, batch.image.copy(), None) == 0
+        assert count_in_place(batch.note[::-1], batch.image, places.of(batch.image)) == 0
+        pids = {worker.number: worker.pid for worker in loader.stats().workers}
+        for fill in fills_of(batch.note):
+            assert fill.pid == pids[fill.loader]
+            assert begin < fill.began < fill.ended < time.monotonic_ns()
+        assert sum(fill.images for fill in fills_of(batch.note)) == 8
 
 
-def test_who_takes_over_goes_on_after_the_last_batch_published():
-    before = list(islice(loader.stream(1, 2, 20), 4))
-    after = list(loader.stream(before[-1] + 2, 2, 20))
-    assert before + after == list(loader.stream(1, 2, 20))
+def test_a_photo_that_was_passed_over_is_told_with_the_batch(batches, folder):
+    (folder / "aa.png").write_bytes(b"not a photo")
+    assert set().union(*(batch.note["unreadable"].tolist() for batch in batches())) == {-1, 1}
+
+
+def test_the_trainer_notes_each_batch_and_lets_go_of_it(batches):
+    class Guess:
+        def step(self, images, labels):
+            return np.zeros_like(labels)
+
+    trainer = Trainer(iter(batches(80, prefetch=2)), Guess())
+    handoffs = list(iter(trainer.train_on_next, None))
+    assert [h.batch for h in handoffs] == list(range(10))
+    assert [h.in_place for h in handoffs] == [h.images for h in handoffs] == [8] * 10
+    assert len({h.slot for h in handoffs}) <= 4  # two of whole batches, two of those in parts
+    for h in handoffs:
+        assert h.began < h.ready < h.taken < h.released
+        assert 0 < h.loss < 1
+        assert 0 < h.error < 45
 
 
 # the network
@@ -208,12 +250,12 @@ def test_the_network_learns_how_far_pictures_were_turned(folder):
     photo = photos.decode(folder / "a.png")
     network = Network(seed=0)
     images, labels = np.empty((16, 3, 224, 224), np.float32), np.empty(16, np.float32)
-    losses = []
-    for batch in range(40):
+    losses, random = [], np.random.default_rng(0)
+    for _ in range(40):
         for row in range(16):
-            view = augment.draw_view(photo.size, augment.random_of(0, batch, row))
-            pixels = np.asarray(augment.look(photo, view))
-            loader.write_row(images, labels, row, pixels, augment.label_of(view))
+            view = augment.draw_view(photo.size, random)
+            augment.write_pixels(np.asarray(augment.look(photo, view)), images[row])
+            labels[row] = augment.label_of(view)
         losses.append(np.mean((network.step(images, labels) - labels) ** 2))
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) / 2
 
@@ -242,17 +284,16 @@ def test_two_mappings_of_the_same_memory_are_one_place():
 
 
 def test_private_memory_is_no_place():
-    assert place_of(np.zeros(10_000_000).ctypes.data) is None
+    assert Places().of(np.zeros(10_000_000)) is None
 
 
 # what a run showed
 
 
-def handoff(batch, *, filled, trained, slot=0, loader=0, place="there", loss=0.3):
-    where = Place("00:01", 7, 4096) if place == "there" else None
-    fill = Fill(batch, loader, 100 + loader, filled[0], filled[0], filled[1], 9, where)
+def handoff(batch, *, filled, trained, slot=0, loader=0, in_place=32, loss=0.3):
     return HandOff(
-        fill,
+        batch,
+        (Fill(loader, 100 + loader, 32, *filled, 9),),
         slot=slot,
         images=32,
         nbytes=1000,
@@ -260,7 +301,9 @@ def handoff(batch, *, filled, trained, slot=0, loader=0, place="there", loss=0.3
         taken=trained[0],
         released=trained[1],
         faults=3,
-        place=Place("00:01", 7, 4096),
+        place=Place(1, 7, 4096),
+        in_place=in_place,
+        unreadable=frozenset(),
         loss=loss,
         error=10.0,
     )
@@ -282,10 +325,20 @@ def run_of(count, loaders=2):
     ]
 
 
-def test_the_loaders_half_survives_the_slots_meta():
-    for place in ("there", "nowhere"):
-        fill = handoff(1, filled=(1, 2), trained=(3, 4), place=place).fill
-        assert unpacked(json.loads(json.dumps(packed(fill)))) == fill
+def stats_of(waited, share, endings=()):
+    """What a loader says whose consumer has waited for so long of 10 s."""
+    worker = rw.WorkerStats(0, 100, 10 * share, share, 5, 160, 0, 0)
+    return rw.LoaderStats(10.0, 5, 160, 5000, waited, 10 * (1 - share), 0, (worker,), endings)
+
+
+def test_a_batch_made_by_several_tells_who_had_a_part_in_it():
+    notes = np.zeros(6, NOTE)
+    notes["pid"] = [7, 7, 9, 9, 9, 7]
+    notes["loader"] = [0, 0, 1, 1, 1, 0]
+    notes["began"] = [10, 20, 11, 15, 19, 30]
+    notes["ended"] = [20, 30, 15, 19, 25, 45]
+    notes["faults"] = [5, 0, 1, 1, 1, 3]
+    assert fills_of(notes) == (Fill(0, 7, 3, 10, 45, 8), Fill(1, 9, 3, 11, 25, 3))
 
 
 def test_overlap_is_the_share_of_training_during_which_a_loader_fills():
@@ -307,47 +360,65 @@ def test_a_slots_row_has_no_gap():
 
 
 def test_the_verdict_names_the_side_that_holds_the_other_up():
-    slow_loader = [
-        handoff(n, filled=(10 * n, 10 * n + 9), trained=(10 * n + 9, 10 * n + 10)) for n in range(5)
-    ]
-    slow_loader = [h._replace(asked=h.taken - 8) for h in slow_loader]
-    assert summary.verdict(slow_loader).startswith("loader-bound")
-    slow_trainer = [h._replace(asked=h.taken) for h in slow_loader]
-    slow_trainer = [
-        h._replace(fill=h.fill._replace(asked=h.fill.acquired - 8)) for h in slow_trainer
-    ]
-    assert summary.verdict(slow_trainer).startswith("consumer-bound")
+    def said(stats):
+        return "\n".join(summary.summary(run_of(5), stats, [], 0, Path("x.png")))
+
+    slow_loader = said(stats_of(6.0, 0.98))
+    assert "waiting      trainer 60% of its time, loaders 2% of theirs" in slow_loader
+    assert "verdict      loader-bound" in slow_loader
+    slow_trainer = said(stats_of(0.1, 0.5))
+    assert "waiting      trainer 1% of its time, loaders 50% of theirs" in slow_trainer
+    assert "verdict      consumer-bound" in slow_trainer
 
 
-def test_bytes_are_said_to_be_uncopied_only_if_every_hand_off_shows_it():
+def test_bytes_are_said_to_be_uncopied_only_if_every_image_shows_it():
     run = run_of(3)
     assert summary.copied_line(run).startswith("0 bytes")
-    run[1] = run[1]._replace(place=Place("00:01", 7, 0))
-    assert summary.copied_line(run).startswith("unknown: only in 2 of 3")
-    run[1] = run[1]._replace(place=None, fill=run[1].fill._replace(place=None))
-    assert summary.copied_line(run).startswith("unknown")
+    run[1] = run[1]._replace(in_place=31)
+    assert summary.copied_line(run).startswith("unknown: only 95 of 96 images")
+
+
+def test_page_faults_in_new_slots_are_told_apart():
+    run = [h._replace(faults=500 if n < 4 else 2) for n, h in enumerate(run_of(12))]
+    line = summary.faults_line(run)
+    assert "writing 9 (9 in a slot met first), trainer 2 (500 in a slot met first)" in line
 
 
 def test_the_summary_names_who_was_killed_and_who_took_over():
-    death = summary.Death(2 * SECOND, 1, 4711, "was killed by SIGKILL", 4712, 33)
-    lines = summary.summary(run_of(30), [death], 0, Path("x.png"))
-    assert (
-        "replaced     loader 1 (pid 4711) was killed by SIGKILL at 2.0 s; "
-        "pid 4712 took over at batch 33" in lines
-    )
-    assert summary.summary([], [], 0, Path("x.png")) == [
+    ending = rw.WorkerEnding(1, 101, -signal.SIGSEGV, 1.55)
+    run = run_of(30)
+    for n in range(17, 30, 2):
+        fill = run[n].fills[0]._replace(pid=4712)
+        run[n] = run[n]._replace(fills=(fill,))
+    death = summary.death(ending, run)
+    told = "replaced     at 1.6 s loader 1 (pid 101) was killed by SIGSEGV; "
+    lines = summary.summary(run, stats_of(1.0, 0.5), [death], 0, Path("x.png"))
+    assert told + "pid 4712 took over with batch 17" in lines
+    unneeded = summary.death(ending, run[:16])
+    lines = summary.summary(run, stats_of(1.0, 0.5), [unneeded], 0, Path("x.png"))
+    assert told + "the one in its place had nothing to do any more" in lines
+    assert summary.summary([], None, [], 0, Path("x.png")) == [
         "images       none: no batch was handed over"
     ]
 
 
 def test_the_line_counts_slots_by_place_and_says_who_waits():
-    moments = [("fill", "idle"), ("fill", "held-write"), ("use", "idle"), ("use", "held-read")]
-    status = SimpleNamespace(slots=[SimpleNamespace(stage=a, state=b) for a, b in moments])
-    assert "1 free 1 fill 1 ready 1 train" in live.line([], status, 0.5)
-    text = live.line(run_of(30), status, 3.0)
-    slow = [handoff(0, filled=(0, 1), trained=(1, 99 * SECOND))]
-    assert "nobody waits" in live.line(slow, status, 99.0)
-    assert re.search(r"\d+ images/s .* GB/s, .* waits?[ ,]", text)
+    run = [
+        handoff(0, filled=(0, 10), trained=(50, 60)),
+        handoff(1, filled=(10, 40), trained=(60, 70)),
+        handoff(2, filled=(40, 55), trained=(70, 80)),
+        handoff(3, filled=(55, 70), trained=(80, 90)),
+    ]
+    assert "1 free 1 fill 1 ready 1 train" in live.line(run, 4, 2, 0.5)
+    assert live.line(run[:3], 4, 2, 0.5) == "0s starting"
+    busy = [
+        handoff(n, filled=(10 * n, 10 * n + 10), trained=(10 * n, 10 * n + 10)) for n in range(9)
+    ]
+    assert "nobody waits" in live.line(busy, 4, 1, 99.0)
+    assert "loaders wait 50%" in live.line(busy, 4, 2, 99.0)
+    hungry = [h._replace(taken=h.taken + 8) for h in busy]
+    assert "trainer waits 78%" in live.line(hungry, 4, 1, 99.0)
+    assert re.search(r"\d+ images/s .* GB/s, .* loss 0\.258", live.line(run_of(30), 4, 2, 3.0))
 
 
 def test_the_line_stays_in_place_on_a_terminal_only():
@@ -436,22 +507,37 @@ class Demo:
 
     def children(self):
         """The spawned processes, in the order of their start."""
-        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return [
-            pid
-            for pid in map(int, listed.split())
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        return [pid for pid in children_of(self.process.pid) if b"spawn_main" in command_of(pid)]
 
-    def at_work(self, number, seconds):
-        """Waits until the numbered child has computed for so long; gives its pid."""
+    def loaders(self):
+        """The loader processes, children of the one that the trainer has for starting them."""
+        starters = [pid for trainer in self.children() for pid in children_of(trainer)]
+        return [loader for starter in starters for loader in children_of(starter)]
+
+    def at_work(self, processes, number, seconds):
+        """Waits until the numbered one of the processes has computed for so long; gives its pid."""
         end = time.monotonic() + WATCHDOG
         while time.monotonic() < end:
-            children = self.children()
-            if len(children) > number and cpu_seconds(children[number]) > seconds:
-                return children[number]
+            found = processes()
+            if len(found) > number and cpu_seconds(found[number]) > seconds:
+                return found[number]
             time.sleep(0.02)
-        raise AssertionError(f"child {number} did nothing")
+        raise AssertionError(f"process {number} did nothing")
+
+
+def children_of(pid):
+    """The children of a process, in the order of their start; none if it has gone."""
+    try:
+        return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def cpu_seconds(pid):
@@ -493,33 +579,53 @@ def test_a_run_for_some_seconds_ends_by_itself(demo, folder):
     assert "images/s" in out
 
 
-def test_a_killed_loader_is_replaced_and_no_batch_is_lost_or_doubled(demo, folder):
-    run = demo(folder, "--batches", 120, "--batch-size", 8, "--timeline", folder / "out.png")
-    victim = run.at_work(0, 0.8)
+def test_a_killed_loader_is_replaced_and_training_goes_on_as_if_undisturbed(demo, folder):
+    def finished(run):
+        status, out, err = run.finish()
+        assert (status, err) == (0, "")
+        assert "hand-offs    60," in out
+        return out
+
+    def loss(out):
+        return re.search("^loss .*", out, re.MULTILINE)[0]
+
+    picture = folder / "timeline"  # no name that the next run takes for one of the photos
+    arguments = folder, "--batches", 60, "--batch-size", 8, "--timeline", picture
+    run = demo(*arguments)
+    victim = run.at_work(run.loaders, 0, 0.3)
     os.kill(victim, signal.SIGKILL)
-    status, out, err = run.finish()
-    assert (status, err) == (0, "")
-    assert f"(pid {victim}) was killed by SIGKILL" in out
-    assert "hand-offs    120," in out
+    out = finished(run)
+    assert re.search(rf"\(pid {victim}\) was killed by SIGKILL.*; pid \d+ took over", out)
+    assert loss(out) == loss(finished(demo(*arguments)))
 
 
 def test_a_killed_trainer_ends_the_run_with_a_sentence(demo, folder):
     run = demo(folder, "--seconds", 50, "--batch-size", 8, "--timeline", folder / "out.png")
-    os.kill(run.at_work(2, 0.5), signal.SIGKILL)
+    loaders = [run.at_work(run.loaders, number, 0.1) for number in range(2)]
+    os.kill(run.at_work(run.children, 0, 0.5), signal.SIGKILL)
     status, _, err = run.finish()
     assert (status, err) == (1, "ropeway: the trainer was killed by SIGKILL\n")
+    assert_gone(loaders)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0])
 def test_an_interrupt_ends_everything_with_one_line(demo, folder, seconds):
     run = demo(folder, "--seconds", 50, "--batch-size", 8, "--timeline", folder / "out.png")
-    run.at_work(0, seconds)
-    children = run.children()
+    run.at_work(run.children, 0, seconds)
+    processes = run.children() + run.loaders()
     os.killpg(run.process.pid, signal.SIGINT)
     status, out, err = run.finish()
     assert (status, err) == (130, "")
-    assert re.fullmatch(r"photos: .*\n(.* free .*\n)*stopped after .*\n", out)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert re.fullmatch(r"photos: .*\n(.* (free|starting).*\n)*stopped after .*\n", out)
+    assert_gone(processes)
+
+
+def assert_gone(processes):
+    """Waits until the processes have ended."""
+    end = time.monotonic() + WATCHDOG
+    while left := [pid for pid in processes if command_of(pid)]:
+        assert time.monotonic() < end, f"{left} are left"
+        time.sleep(0.01)
 
 
 def test_classic_hands_over_what_was_filled_in(demo):
@@ -532,7 +638,7 @@ def test_classic_hands_over_what_was_filled_in(demo):
 
 def test_classic_stops_cleanly(demo):
     run = demo("--classic", "--elements", 2_000_000, "--rounds", 1_000_000)
-    run.at_work(1, 0.5)
+    run.at_work(run.children, 1, 0.5)
     os.killpg(run.process.pid, signal.SIGINT)
     status, out, err = run.finish()
     assert (status, err) == (130, "")

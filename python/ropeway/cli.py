@@ -37,7 +37,7 @@ def _add_demo_options(demo: argparse.ArgumentParser) -> None:
     option("--seconds", type=amount, help="length of the run (default: 35, without --batches)")
     option("--batches", type=number, help="number of batches after which the run ends")
     option("--batch-size", type=number, help="images in a batch (default: 32)")
-    option("--slots", type=number, help="slots in the pool (default: 4)")
+    option("--slots", type=number, help="batches that exist at once (default: 4)")
     option("--loaders", type=number, help="loader processes (default: 2)")
     option("--framework", choices=("numpy", "jax", "torch"), help="the trainer's (default: numpy)")
     option("--seed", type=int, help="equal seeds give equal batches (default: 0)")
@@ -82,10 +82,11 @@ def _photos(chosen: dict[str, Any], stop: Any) -> int:
             "pip install 'ropeway[demo]'"
         )
     from ropeway.demo import run
+    from ropeway.demo.options import Options
 
     if "batches" in chosen:
         chosen.setdefault("seconds", None)
-    return run.run(_options(run.Options, chosen, "ropeway demo without --classic"), stop)
+    return run.run(_options(Options, chosen, "ropeway demo without --classic"), stop)
 
 
 def _options(kind: Any, chosen: dict[str, Any], what: str) -> Any:

@@ -21,11 +21,6 @@ class View(NamedTuple):
     zoom: float  # photo pixels per pixel of the view
 
 
-def random_of(seed: int, batch: int, row: int) -> np.random.Generator:
-    """Makes the source of randomness of one image; equal arguments give equal images."""
-    return np.random.default_rng((seed, batch, row))
-
-
 def draw_view(size: tuple[int, int], random: np.random.Generator) -> View:
     """Draws a view that lies inside a photo of this size whatever the angle.
 

@@ -59,17 +59,16 @@ class Child:
         return bool(self.process.exitcode)
 
     @property
-    def killed(self) -> bool:
-        """Whether a signal ended the process."""
-        return (self.process.exitcode or 0) < 0
-
-    @property
     def ending(self) -> str:
         """Says how the process ended."""
         code = self.process.exitcode or 0
-        if self.killed:
+        if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit status {code}" if code else "ended cleanly"
+
+    def hang_up(self) -> None:
+        """Hears no more reports; the process ends when it is about to give the next one."""
+        self.reports.close()
 
     def finish(self, deadline: float) -> None:
         """Waits for the end until the deadline (of `time.monotonic`), then kills."""

@@ -7,54 +7,58 @@ from collections import Counter
 from statistics import fmean
 from typing import TextIO
 
-import ropeway as rw
-
 from .handoff import HandOff
-from .summary import loaders_waited, seconds, trainer_waited
+from .summary import seconds, span
 
 WINDOW = 3_000_000_000  # ns; rates are those of the last three seconds
 PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal
 PLACES = ("free", "fill", "ready", "train")
 
 
-def places(status: rw.PoolStatus) -> Counter[str]:
-    """Counts the slots by where they are."""
-    return Counter(place_of_slot(slot.stage, slot.state) for slot in status.slots)
+def places(handoffs: list[HandOff], slots: int) -> Counter[str]:
+    """Counts the slots by where they were when the trainer took a batch.
+
+    It is the latest of which the batches behind it, one in each of the other slots, are known.
+    """
+    taken, *others = handoffs[-slots:]
+    return Counter(["train", *(place_at(taken.taken, other) for other in others)])
 
 
-def place_of_slot(stage: str, state: str) -> str:
-    """Names where a slot is in this demo's words."""
-    held = state.startswith("held")
-    if stage == "fill":
-        return "fill" if held else "free"
-    return "train" if held else "ready"
+def place_at(time: int, handoff: HandOff) -> str:
+    """Names where a batch's slot was at a time before the trainer took it."""
+    if time < handoff.began:
+        return "free"
+    return "fill" if time < handoff.ready else "ready"
 
 
-def waiting(handoffs: list[HandOff]) -> str:
+def waiting(handoffs: list[HandOff], loaders: int) -> str:
     """Says which side waits for the other, and for how much of its time."""
-    trainer, loaders = trainer_waited(handoffs), loaders_waited(handoffs)
-    if max(trainer, loaders) < 0.05:
+    took = span(handoffs)
+    trained = sum(h.released - h.taken for h in handoffs)
+    filled = sum(fill.ended - fill.began for h in handoffs for fill in h.fills)
+    trainer, loader = 1 - trained / took, 1 - filled / (loaders * took)
+    if max(trainer, loader) < 0.05:
         return "nobody waits"
-    return f"trainer waits {trainer:.0%}" if trainer > loaders else f"loaders wait {loaders:.0%}"
+    return f"trainer waits {trainer:.0%}" if trainer > loader else f"loaders wait {loader:.0%}"
 
 
-def line(handoffs: list[HandOff], status: rw.PoolStatus, elapsed: float) -> str:
+def line(handoffs: list[HandOff], slots: int, loaders: int, elapsed: float) -> str:
     """Writes the line for a moment of the run; what matters less is at the end."""
-    counts = places(status)
-    slots = " ".join(f"{counts[place]} {place}" for place in PLACES)
-    if not handoffs:
-        return f"{elapsed:.0f}s starting, {slots}"
+    if len(handoffs) < slots:
+        return f"{elapsed:.0f}s starting"
+    counts = places(handoffs, slots)
+    where = " ".join(f"{counts[place]} {place}" for place in PLACES)
     end = handoffs[-1].released
     recent = [h for h in handoffs[-1000:] if h.released > end - WINDOW]
-    took = seconds(max(1, end - recent[0].taken))
+    took = seconds(span(recent))
     rate, gigabytes = (
         sum(h.images for h in recent) / took,
         sum(h.nbytes for h in recent) / took / 1e9,
     )
     loss = fmean(h.loss for h in recent)
     return (
-        f"{elapsed:.0f}s {rate:.0f} images/s {gigabytes:.2f} GB/s, {slots}, {waiting(recent)}, "
-        f"loss {loss:.3f}"
+        f"{elapsed:.0f}s {rate:.0f} images/s {gigabytes:.2f} GB/s, {where}, "
+        f"{waiting(recent, loaders)}, loss {loss:.3f}"
     )
 
 

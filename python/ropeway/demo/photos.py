@@ -26,6 +26,7 @@ PACKAGED = {
 }
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 MOST_PHOTOS = 5_000
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 SHORT_SIDE = (
     480  # larger photos are halved, perhaps several times, while the short side stays above
 )
@@ -74,13 +75,22 @@ def folder_photos(folder: Path) -> list[Path]:
 def decode(path: Path) -> Image.Image:
     """Reads a photo from disk, upright, in RGB, and not much larger than `SHORT_SIDE`.
 
-    Raises `OSError` when the file is no readable photo.
+    Raises one of `UNREADABLE` when the file is no photo that can be read.
     """
     with Image.open(path) as file:
         file.draft("RGB", (SHORT_SIDE, SHORT_SIDE))  # lets a JPEG be decoded at 1/2, 1/4 or 1/8
         photo = ImageOps.exif_transpose(file).convert("RGB")
     factor = min(photo.size) // SHORT_SIDE
     return photo.reduce(factor) if factor > 1 else photo
+
+
+def unreadable(path: Path) -> str:
+    """Says why a photo can't be read; "" if it can."""
+    try:
+        decode(path)
+    except UNREADABLE as error:
+        return str(error)
+    return ""
 
 
 class Photos:
@@ -93,6 +103,10 @@ class Photos:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def is_unreadable(self, number: int) -> bool:
+        """Whether a photo was passed over."""
+        return self.paths[number] in self.unreadable
+
     def __getitem__(self, number: int) -> Image.Image:
         """Decodes photo `number`, or the next readable one.
 
@@ -104,7 +118,7 @@ class Photos:
                 continue
             try:
                 return decode(path)
-            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            except UNREADABLE as error:
                 self.unreadable[path] = str(error)
         path, reason = next(iter(self.unreadable.items()))
         raise DemoError(

@@ -26,37 +26,46 @@ class Span(NamedTuple):
 def slot_rows(handoffs: list[HandOff]) -> dict[str, list[Span]]:
     """Tells what each slot went through."""
     rows: dict[int, list[Span]] = {}
-    for h in sorted(handoffs, key=lambda h: h.fill.acquired):
-        row, fill = rows.setdefault(h.slot, []), h.fill
+    for h in handoffs:
+        row, text = rows.setdefault(h.slot, []), f"{h.batch}"
         if row:
-            row.append(Span(row[-1].end, fill.acquired, FREE))
-        row.append(
-            Span(fill.acquired, fill.published, FILLING, f"{fill.batch} by loader {fill.loader}")
-        )
-        row.append(Span(fill.published, h.taken, READY, f"{fill.batch}"))
-        row.append(Span(h.taken, h.released, TRAINING, f"{fill.batch}"))
+            row.append(Span(row[-1].end, h.began, FREE))
+        row.append(Span(h.began, h.ready, FILLING, f"{text} by {loaders_of(h)}"))
+        row.append(Span(h.ready, h.taken, READY, text))
+        row.append(Span(h.taken, h.released, TRAINING, text))
     return {f"slot {slot}": rows[slot] for slot in sorted(rows)}
+
+
+def loaders_of(handoff: HandOff) -> str:
+    """Names those who had a part in a batch."""
+    numbers = sorted({fill.loader for fill in handoff.fills})
+    return f"loader{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def process_rows(handoffs: list[HandOff]) -> dict[str, list[Span]]:
     """Tells what each process did."""
-    rows: dict[str, list[Span]] = {
-        f"loader {n}": [] for n in sorted({h.fill.loader for h in handoffs})
-    }
-    rows["trainer"] = []
-    for h in handoffs:
-        fill, text = h.fill, f"{h.fill.batch}"
+    numbers = sorted({fill.loader for h in handoffs for fill in h.fills})
+    rows: dict[str, list[Span]] = {f"loader {number}": [] for number in numbers}
+    fills = sorted((fill.began, fill, h.batch) for h in handoffs for fill in h.fills)
+    for _, fill, batch in fills:
         row = rows[f"loader {fill.loader}"]
-        row.append(Span(fill.asked, fill.acquired, WAITING))
-        row.append(Span(fill.acquired, fill.published, FILLING, text))
-        rows["trainer"].append(Span(h.asked, h.taken, WAITING))
-        rows["trainer"].append(Span(h.taken, h.released, TRAINING, text))
+        if row and row[-1].end < fill.began:
+            row.append(Span(row[-1].end, fill.began, WAITING))
+        row.append(Span(fill.began, fill.ended, FILLING, f"{batch}"))
+    rows["trainer"] = [
+        span
+        for h in handoffs
+        for span in (
+            Span(h.asked, h.taken, WAITING),
+            Span(h.taken, h.released, TRAINING, f"{h.batch}"),
+        )
+    ]
     return rows
 
 
 def fillings(handoffs: list[HandOff]) -> list[tuple[int, int]]:
     """Gives the stretches in which at least one loader filled a slot."""
-    return merged((h.fill.acquired, h.fill.published) for h in handoffs)
+    return merged((fill.began, fill.ended) for h in handoffs for fill in h.fills)
 
 
 def trainings(handoffs: list[HandOff]) -> list[tuple[int, int]]:

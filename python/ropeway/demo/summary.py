@@ -5,6 +5,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
+import ropeway as rw
+
 from .augment import LARGEST_ANGLE
 from .handoff import HandOff
 
@@ -17,9 +19,21 @@ class Death(NamedTuple):
     time: int  # monotonic ns
     loader: int
     pid: int
-    ending: str
-    successor: int  # pid
-    batch: int  # where the successor began
+    how: str
+    successor: int | None  # pid; `None` if none has made anything
+    batch: int | None  # the first that the successor had a part in
+
+
+def death(ending: rw.WorkerEnding, handoffs: list[HandOff]) -> Death:
+    """Tells of a loader's end, with what the hand-offs show of its successor."""
+    time = round(ending.noticed * 1e9)
+    later = (
+        (fill.pid, h.batch)
+        for h in handoffs
+        for fill in h.fills
+        if fill.loader == ending.number and fill.began > time
+    )
+    return Death(time, ending.number, ending.pid, ending.how, *next(later, (None, None)))
 
 
 def seconds(ns: float) -> float:
@@ -32,34 +46,23 @@ def span(handoffs: list[HandOff]) -> int:
     return max(1, handoffs[-1].released - handoffs[0].taken)
 
 
-def trainer_waited(handoffs: list[HandOff]) -> float:
-    """Gives the share of its time that the trainer waited, from the first batch on."""
-    return sum(h.taken - h.asked for h in handoffs[1:]) / span(handoffs)
+def waiting_line(stats: rw.LoaderStats) -> str:
+    """Tells how long each side waited."""
+    idle = 1 - fmean(worker.share for worker in stats.workers)
+    return f"trainer {stats.waiting:.0%} of its time, loaders {idle:.0%} of theirs"
 
 
-def loaders_waited(handoffs: Iterable[HandOff]) -> float:
-    """Gives the share of their time that the loaders waited for a slot."""
-    fills = [h.fill for h in handoffs]
-    return sum(f.acquired - f.asked for f in fills) / max(
-        1, sum(f.published - f.asked for f in fills)
-    )
+def first_and_later(faults: Iterable[tuple[set[Hashable], int]]) -> str:
+    """Tells the median page faults in slots used before, and at the first use of one.
 
-
-def verdict(handoffs: list[HandOff]) -> str:
-    """Says which side holds the other up."""
-    if trainer_waited(handoffs) > loaders_waited(handoffs):
-        return "loader-bound: the trainer waits for the loaders more than they wait for it"
-    return "consumer-bound: the loaders wait for the trainer more than it waits for them"
-
-
-def first_and_later(faults: Iterable[tuple[Hashable, int]]) -> str:
-    """Tells the median page faults in slots used before, and at the first use of one."""
+    A first use is one with anything in its set that wasn't there before.
+    """
     seen: set[Hashable] = set()
     first: list[int] = []
     later: list[int] = []
-    for use, count in faults:
-        (later if use in seen else first).append(count)
-        seen.add(use)
+    for uses, count in faults:
+        (later if uses <= seen else first).append(count)
+        seen |= uses
     if not later:
         return f"{median(first):,.0f} in a slot met first"
     return f"{median(later):,.0f} ({median(first):,.0f} in a slot met first)"
@@ -67,23 +70,26 @@ def first_and_later(faults: Iterable[tuple[Hashable, int]]) -> str:
 
 def faults_line(handoffs: list[HandOff]) -> str:
     """Tells the page faults per batch of both sides."""
-    loader = first_and_later(((h.slot, h.fill.pid), h.fill.faults) for h in handoffs)
-    trainer = first_and_later((h.slot, h.faults) for h in handoffs)
-    return f"per batch, median: loader while writing {loader}, trainer {trainer}"
+    loaders = first_and_later(
+        ({(h.slot, fill.pid) for fill in h.fills}, sum(fill.faults for fill in h.fills))
+        for h in handoffs
+    )
+    trainer = first_and_later(({h.slot}, h.faults) for h in handoffs)
+    return f"per batch, median: loaders while writing {loaders}, trainer {trainer}"
 
 
 def copied_line(handoffs: list[HandOff]) -> str:
     """Tells how many bytes were copied, and how that is known."""
-    in_place = [h for h in handoffs if h.in_place]
-    if len(in_place) < len(handoffs):
+    images, in_place = sum(h.images for h in handoffs), sum(h.in_place for h in handoffs)
+    if in_place < images:
         return (
-            f"unknown: only in {len(in_place):,} of {len(handoffs):,} hand-offs did the trainer's "
-            "images lie where the loader's did"
+            f"unknown: only {in_place:,} of {images:,} images did the trainer read where a loader "
+            "had written them"
         )
-    inodes = sorted({h.place.inode for h in in_place if h.place})
+    inodes = sorted({h.place.inode for h in handoffs if h.place})
     return (
-        f"0 bytes by ropeway: in all {len(handoffs):,} hand-offs the trainer's images lay where "
-        f"the loader's did (inode {', '.join(map(str, inodes))}, same offset)"
+        f"0 bytes by ropeway: in all {len(handoffs):,} hand-offs the trainer read all images where "
+        f"the loaders had written them (inode {', '.join(map(str, inodes))}, same offsets)"
     )
 
 
@@ -103,20 +109,32 @@ def loss_line(handoffs: list[HandOff]) -> str:
 def replaced_line(death: Death, start: int) -> str:
     """Tells who took over from a killed loader."""
     return (
-        f"loader {death.loader} (pid {death.pid}) {death.ending} at "
-        f"{seconds(death.time - start):.1f} s; pid {death.successor} took over at batch "
-        f"{death.batch}"
+        f"at {seconds(death.time - start):.1f} s loader {death.loader} (pid {death.pid}) "
+        f"{death.how}; {successor(death)}"
+        + ("" if death.batch is None else f" with batch {death.batch}")
     )
 
 
-def summary(handoffs: list[HandOff], deaths: list[Death], start: int, timeline: Path) -> list[str]:
+def successor(death: Death) -> str:
+    """Tells who took over."""
+    if death.successor is None:
+        return "the one in its place had nothing to do any more"
+    return f"pid {death.successor} took over"
+
+
+def summary(
+    handoffs: list[HandOff],
+    stats: rw.LoaderStats | None,
+    deaths: list[Death],
+    start: int,
+    timeline: Path,
+) -> list[str]:
     """Lays out what a run showed."""
     replaced = [("replaced", replaced_line(death, start)) for death in deaths]
-    if not handoffs:
-        return laid_out([("images", "none: no batch was handed over"), *replaced])
+    if not handoffs or stats is None:
+        return laid_out([("images", "none: no batch was handed over")])
     took = seconds(span(handoffs))
     images, nbytes = sum(h.images for h in handoffs), sum(h.nbytes for h in handoffs)
-    trainer, loaders = trainer_waited(handoffs), loaders_waited(handoffs)
     size, speed = nbytes / 1e9, nbytes / 1e9 / took
     return laid_out(
         [
@@ -124,8 +142,8 @@ def summary(handoffs: list[HandOff], deaths: list[Death], start: int, timeline: 
             ("hand-offs", f"{len(handoffs):,}, {size:.2f} GB handed over, {speed:.3f} GB/s"),
             ("copied", copied_line(handoffs)),
             ("page faults", faults_line(handoffs)),
-            ("waiting", f"trainer {trainer:.0%} of its time, loaders {loaders:.0%} of theirs"),
-            ("verdict", verdict(handoffs)),
+            ("waiting", waiting_line(stats)),
+            ("verdict", stats.verdict),
             ("loss", loss_line(handoffs)),
             *replaced,
             ("timeline", f"{timeline}"),

@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .handoff import HandOff
 from .spans import FILLING, FREE, READY, TRAINING, WAITING, Span, overlap, process_rows, slot_rows
-from .summary import Death, seconds
+from .summary import Death, seconds, successor
 
 WIDTH = 1800
 LEFT, RIGHT, TOP, GAP = 120, 40, 118, 62
@@ -24,7 +24,7 @@ COLOURS = {
 }
 LEGEND = (
     (FREE, "slot waits to be filled, process waits"),
-    (FILLING, "a loader fills it"),
+    (FILLING, "loaders fill it"),
     (READY, "ready"),
     (TRAINING, "the trainer learns from it"),
 )
@@ -115,7 +115,7 @@ class Panel:
                 top = self.top + row * ROW
                 self.pen.line((x, self.top - 6, x, top), DEAD)
                 self.pen.line((x, top, x, top + ROW), DEAD, 3)
-                text = f"pid {death.pid} {death.ending}, pid {death.successor} took over"
+                text = f"pid {death.pid} {death.how}; {successor(death)}"
                 side = "ls" if x < WIDTH * 2 / 3 else "rs"
                 self.pen.text((x, self.top - 9), text, DEAD, font(14), anchor=side)
 
@@ -155,30 +155,40 @@ def smoothed(handoffs: list[HandOff], over: int = 8) -> list[tuple[int, float]]:
 
 def close_up(handoffs: list[HandOff], deaths: list[Death]) -> tuple[int, int]:
     """Chooses the stretch that is shown large: around the first death, or the middle of the run."""
-    first, last = handoffs[0].fill.acquired, handoffs[-1].released
+    first, last = handoffs[0].began, handoffs[-1].released
     middle = deaths[0].time if deaths else (first + last) // 2
     begin = max(first, min(middle - CLOSE_UP // 2, last - CLOSE_UP))
     return begin, min(last, begin + CLOSE_UP)
 
 
+def within(rows: dict[str, list[Span]], begin: int, end: int) -> dict[str, list[Span]]:
+    """Chooses the rows in which something happens meanwhile."""
+    return {
+        name: row
+        for name, row in rows.items()
+        if any(span.start < end and span.end > begin for span in row)
+    }
+
+
 def draw(handoffs: list[HandOff], deaths: list[Death], start: int) -> Image.Image:
     """Draws the timeline of a run; there must be at least one hand-off."""
     slots, processes = slot_rows(handoffs), process_rows(handoffs)
-    both = slots | {"": []} | processes
+    close = close_up(handoffs, deaths)
+    both = within(slots, *close) | {"": []} | processes
     heights = [ROW * len(slots), ROW * len(processes), CURVE, ROW * len(both)]
     sheet = Sheet(TOP + sum(heights) + GAP * len(heights), start)
     sheet.heading(
         "Who held which slot when",
-        f"{len(handoffs):,} batches handed over without a copy. For {overlap(handoffs):.0%} of "
+        f"{len(handoffs):,} batches handed over. For {overlap(handoffs):.0%} of "
         "the time in which the trainer learned, a loader was filling another slot.",
     )
-    whole = min(h.fill.acquired for h in handoffs), handoffs[-1].released
+    whole = min(h.began for h in handoffs), handoffs[-1].released
     Panel(sheet, "Slots", *whole, heights[0]).rows(slots)
     panel = Panel(sheet, "Processes", *whole, heights[1])
     panel.rows(processes)
     panel.deaths(deaths, list(processes))
     Panel(sheet, "Loss (mean of 8 batches)", *whole, heights[2]).curve(smoothed(handoffs), 1 / 3)
-    panel = Panel(sheet, "Close-up, with batch numbers", *close_up(handoffs, deaths), heights[3])
+    panel = Panel(sheet, "Close-up, with batch numbers", *close, heights[3])
     panel.rows(both, labelled=True)
     panel.deaths(deaths, list(both))
     return sheet.image

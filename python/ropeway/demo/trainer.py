@@ -1,9 +1,12 @@
-"""The trainer process: takes ready slots and learns from them in place."""
+"""The trainer process: has its batches made by a loader, and learns from them in place."""
 
 import importlib
 import importlib.util
+import math
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -12,11 +15,14 @@ import ropeway as rw
 
 from . import DemoError
 from .augment import degrees
-from .handoff import HandOff, page_faults, unpacked
+from .dataset import Sample, TurnedPhotos
+from .handoff import HandOff, count_in_place, fills_of, page_faults, unreadable_in
 from .layers import Array
-from .place import Places
+from .options import Options
+from .place import Place, Places
 
 FRAMEWORKS = {"numpy": ".network", "jax": ".jax_network", "torch": ".torch_network"}
+ENDLESS = 1 << 40  # images
 
 
 class Learner(Protocol):
@@ -35,48 +41,57 @@ def check_installed(framework: str) -> None:
         )
 
 
-def train(reports: Connection, pool: rw.Pool, framework: str, seed: int) -> None:
-    """Learns from each slot until the pool is closed and drained, and reports each hand-off."""
-    network: Learner = importlib.import_module(FRAMEWORKS[framework], __package__).Network(seed)
-    places = Places()
-    seen: set[int] = set()
-    while True:
-        try:
-            handoff = train_on_next(pool, network, places, seen)
-        except rw.Closed:
-            return
-        if handoff:
-            reports.send(handoff)
+def train(reports: Connection, photos: list[Path], options: Options) -> None:
+    """Learns from batch after batch; reports each hand-off, and how the loader is doing."""
+    length = ENDLESS if options.batches is None else options.batches * options.batch_size
+    with rw.Loader(
+        TurnedPhotos(photos, length),
+        options.batch_size,
+        options.loaders,
+        seed=options.seed,
+        prefetch=options.slots,
+    ) as loader:
+        module = importlib.import_module(FRAMEWORKS[options.framework], __package__)
+        trainer = Trainer(iter(loader), module.Network(options.seed))
+        end = math.inf
+        while time.monotonic() < end and (handoff := trainer.train_on_next()):
+            reports.send((handoff, loader.stats()))
+            end = min(end, time.monotonic() + (options.seconds or math.inf))
 
 
-def train_on_next(
-    pool: rw.Pool, network: Learner, places: Places, seen: set[int]
-) -> HandOff | None:
-    """Learns from the next ready slot.
+class Trainer:
+    """Takes batches, learns from each, and notes what happened."""
 
-    A batch comes twice if its loader was killed between publishing it and saying so; the second
-    is passed over.
-    """
-    asked = time.monotonic_ns()
-    with pool.take() as slot:
-        taken, faults, fill = time.monotonic_ns(), page_faults(), unpacked(slot.meta)
-        if fill.batch in seen:
+    def __init__(self, batches: Iterator[Sample], network: Learner):
+        self.batches, self.network = batches, network
+        self.count = 0
+        self.places = Places()
+        self.slots: dict[Place | None, int] = {}
+
+    def train_on_next(self) -> HandOff | None:
+        """Learns from the next batch, and lets go of it; `None` if there is none."""
+        asked = time.monotonic_ns()
+        batch = next(self.batches, None)
+        if batch is None:
             return None
-        seen.add(fill.batch)
-        errors = network.step(slot["image"], slot["label"]) - slot["label"]
-        faults = page_faults() - faults
-        count, place, index = len(errors), places.of(slot["image"]), slot.index
-        nbytes = slot["image"].nbytes + slot["label"].nbytes
-    return HandOff(
-        fill,
-        slot=index,
-        images=count,
-        nbytes=nbytes,
-        asked=asked,
-        taken=taken,
-        released=time.monotonic_ns(),
-        faults=faults,
-        place=place,
-        loss=float(np.mean(np.square(errors))),
-        error=degrees(float(np.mean(np.abs(errors)))),
-    )
+        taken, faults = time.monotonic_ns(), page_faults()
+        errors = self.network.step(batch.image, batch.label) - batch.label
+        released, faults = time.monotonic_ns(), page_faults() - faults
+        place = self.places.of(batch.image)
+        self.count += 1
+        return HandOff(
+            self.count - 1,
+            fills_of(batch.note),
+            slot=self.slots.setdefault(place, len(self.slots)),
+            images=len(batch.image),
+            nbytes=batch.image.nbytes + batch.label.nbytes,
+            asked=asked,
+            taken=taken,
+            released=released,
+            faults=faults,
+            place=place,
+            in_place=count_in_place(batch.note, batch.image, place),
+            unreadable=unreadable_in(batch.note),
+            loss=float(np.mean(np.square(errors))),
+            error=degrees(float(np.mean(np.abs(errors)))),
+        )

@@ -45,6 +45,15 @@ def test_a_loader_that_holds_things_up_is_told_from_a_consumer_that_does(loader)
     assert quick.stats().verdict.startswith("consumer-bound: 1 worker busy")
 
 
+@pytest.mark.parametrize(
+    ("waits", "busy", "bound"), [(0.13, 0.44, "consumer"), (0.6, 0.9, "loader"), (0, 1, "consumer")]
+)
+def test_the_side_that_waits_less_holds_up_the_other(waits, busy, bound):
+    worker = rw.WorkerStats(0, 1, 10 * busy, busy, 5, 5, 0, 0)
+    stats = rw.LoaderStats(10.0, 5, 5, 0, 10 * waits, 10 * (1 - busy), 0, (worker,), ())
+    assert stats.verdict.startswith(f"{bound}-bound: 1 worker busy {busy:.0%}")
+
+
 def test_the_timeline_is_written(loader, tmp_path):
     batches = loader(Numbers(100), 8, 2)
     numbers(batches)

@@ -52,7 +52,8 @@ def train(reports: Connection, photos: list[Path], options: Options) -> None:
         prefetch=options.slots,
     ) as loader:
         module = importlib.import_module(FRAMEWORKS[options.framework], __package__)
-        trainer = Trainer(iter(loader), module.Network(options.seed))
+        network = module.Network(options.seed)
+        trainer = Trainer(iter(loader), network)
         end = math.inf
         while time.monotonic() < end and (handoff := trainer.train_on_next()):
             reports.send((handoff, loader.stats()))

@@ -102,7 +102,7 @@ class LoaderStats:
 
     @property
     def verdict(self) -> str:
-        """What holds things up, in words."""
+        """What holds things up, in words: the side that waits less holds up the other."""
         if not self.batches:
             return "no batch has been handed out yet"
         waits = f"the consumer waits {self.waiting:.0%} of the time"
@@ -111,7 +111,7 @@ class LoaderStats:
         share = sum(worker.share for worker in self.workers) / len(self.workers)
         count = len(self.workers)
         busy = f"{count} worker{'s' if count > 1 else ''} busy {share:.0%}"
-        bound = "loader-bound" if self.waiting > 0.1 else "consumer-bound"
+        bound = "loader-bound" if self.waiting > 1 - share else "consumer-bound"
         return f"{bound}: {busy}, {waits}"
 
 

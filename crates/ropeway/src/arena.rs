@@ -21,7 +21,7 @@ use ropeway_sys::{memory, process};
 use crate::attachment::Attachment;
 use crate::bequest;
 use crate::block::Block;
-use crate::board::{Claim, Store, Tenancy};
+use crate::board::{Claim, Store};
 use crate::commitment::committed_of;
 use crate::config::{MAX_SLOTS, Options};
 use crate::error::{Error, Result};
@@ -30,6 +30,7 @@ use crate::guard;
 use crate::handle::{Handle, Route};
 use crate::layout::{ARENA_END, CLAIMED, PICKLED, mark};
 use crate::memory::Asking;
+use crate::sweep::Tenancy;
 use crate::sync::{crash_point, fence};
 use crate::word::{Move, State};
 

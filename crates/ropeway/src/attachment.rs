@@ -13,7 +13,7 @@ use ropeway_sys::liveness::Alive;
 use ropeway_sys::names::{self, Found, Name};
 use ropeway_sys::{fork, process};
 
-use crate::board::{Board, Phase, Store, Taken, Tenancy};
+use crate::board::{Board, Phase, Store, Taken};
 use crate::config::{Config, Options, hex};
 use crate::error::{Error, Result};
 use crate::exports::Exports;
@@ -23,6 +23,7 @@ use crate::layout::{ARENA_END, Control, POOL_END, creator_tag};
 use crate::member::{Membership, claim_entry, introduce, open_control, open_data, route_of};
 use crate::memory::{Memory, segment_len};
 use crate::process::Process;
+use crate::sweep::Tenancy;
 use crate::wait::{SLICE, Spin};
 use crate::word::{MAX_MEMBERS, Word};
 

@@ -14,9 +14,10 @@ use ropeway_sys::mapping::{Access, Mapping};
 use ropeway_sys::memfd::Memfd;
 use ropeway_sys::{futex, process};
 
-use crate::board::{Slot, Store, Tenancy};
+use crate::board::{Slot, Store};
 use crate::config::{Config, MAX_SLOTS};
 use crate::error::{Error, Result};
+use crate::sweep::Tenancy;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::word::{MAX_MEMBERS, MAX_STAGES, Rules};
 

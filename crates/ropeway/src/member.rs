@@ -6,10 +6,11 @@ use ropeway_sys::liveness::Alive;
 use ropeway_sys::memfd::Memfd;
 use ropeway_sys::process;
 
-use crate::board::{Board, Store, Tenancy};
+use crate::board::{Board, Store};
 use crate::error::{Error, Result};
 use crate::handle::Route;
 use crate::layout::Control;
+use crate::sweep::Tenancy;
 use crate::word::MAX_MEMBERS;
 
 /// An entry in the table of members, and the lock that keeps it.

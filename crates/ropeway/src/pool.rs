@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::attachment::Attachment;
-use crate::board::{Claim, Phase, Store, Swept};
+use crate::board::{Claim, Phase, Store};
 use crate::config::Options;
 use crate::contents::Contents;
 use crate::error::{Error, Result};
@@ -15,6 +15,7 @@ use crate::lease::{Hold, ReadLease, WriteLease};
 use crate::memory::Pages;
 use crate::process::Link;
 use crate::status::{self, PoolStatus, SlotStatus};
+use crate::sweep::Swept;
 use crate::wait::{Ended, Until, Waiter};
 use crate::word::Move;
 

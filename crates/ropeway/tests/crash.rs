@@ -4,7 +4,7 @@
 mod peer;
 
 use peer::{PATIENCE, Peer, bytes, change, listen, pool, roles, say, sweep, words};
-use ropeway::board::Swept;
+use ropeway::sweep::Swept;
 use ropeway::sync::crash::POINTS;
 use ropeway::{Block, Error, Options, Pool, Result, State, arena_status, join_session};
 

@@ -9,7 +9,7 @@ use peer::{
     MOMENT, PATIENCE, Peer, TWO_SLICES, change, endless, eventually, get, listen, numbers, pool, put, roles,
     say, slices_after, sweep, words,
 };
-use ropeway::board::Swept;
+use ropeway::sweep::Swept;
 use ropeway::{Error, LostSlot, Options, Pool, State, Wait};
 
 roles!(

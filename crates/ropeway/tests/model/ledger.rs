@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ropeway::board::Tenancy;
+use ropeway::sweep::Tenancy;
 use ropeway::word::Word;
 
 /// The true holders, and the fate of each batch.

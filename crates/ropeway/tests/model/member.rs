@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use ropeway::board::{Board, Claim, Phase, Store, Swept, Taken, Tenancy};
+use ropeway::board::{Board, Claim, Phase, Store, Taken};
+use ropeway::sweep::{Swept, Tenancy};
 use ropeway::sync::Ordering;
 use ropeway::sync::crash::{self, Hook};
 use ropeway::wait::{Ended, Patience, SLICE, Spin, Waiter};

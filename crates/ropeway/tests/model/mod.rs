@@ -27,7 +27,8 @@ use shuttle::sync::{Condvar, Mutex};
 #[cfg(shuttle)]
 pub use shuttle::thread;
 
-use ropeway::board::{Board, Phase, Slot, Store, Tenancy};
+use ropeway::board::{Board, Phase, Slot, Store};
+use ropeway::sweep::Tenancy;
 use ropeway::sync::crash::{self, Died, Hook};
 use ropeway::sync::{AtomicU32, AtomicU64, Ordering};
 use ropeway::wait::SLICE;

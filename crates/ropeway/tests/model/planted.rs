@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ropeway::board::{Claim, Phase, Store, Tenancy};
+use ropeway::board::{Claim, Phase, Store};
+use ropeway::sweep::Tenancy;
 use ropeway::sync::{Ordering, crash, fence};
 use ropeway::wait::SLICE;
 use ropeway::word::{Move, Word, step};

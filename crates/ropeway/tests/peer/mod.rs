@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdin, Command, Stdio, exit};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use ropeway::board::Swept;
+use ropeway::sweep::Swept;
 use ropeway::wait::SLICE;
 use ropeway::{Field, Handle, Options, Pool, Result, Wait, WriteLease};
 

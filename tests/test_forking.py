@@ -206,3 +206,28 @@ def test_a_fork_at_any_instant_of_another_threads_work():
     assert not thread.is_alive()
     for each in (q, own_queue):
         each.close()
+
+
+def test_a_child_that_a_signals_handler_forks_claims_nothing_for_its_parent():
+    pool = numbers(1)
+    held, children = pool.acquire(), []
+
+    def fork(*_):
+        children.append(os.fork())
+
+    before = signal.signal(signal.SIGALRM, fork)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        error = None
+        try:
+            pool.acquire(timeout=0.5)
+        except rw.RopewayError as found:
+            error = found
+    finally:
+        if children == [0]:
+            os._exit(0 if "interrupted" in str(error) else 1)
+        signal.signal(signal.SIGALRM, before)
+    assert isinstance(error, rw.Timeout)
+    assert os.waitpid(children[0], 0)[1] == 0
+    held.release()
+    put(pool, 1)

@@ -6,6 +6,7 @@ import itertools
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -176,3 +177,52 @@ def test_the_collector_in_another_thread_may_end_leases():
     collector.join(WATCHDOG)
     gc.collect()
     assert all(slot.state == "idle" for slot in pool.status().slots)
+
+
+def test_threads_use_a_slot_that_another_is_giving_memory(fresh):
+    fresh("""
+        import faulthandler, threading
+        import ropeway as rw
+        faulthandler.dump_traceback_later(50, exit=True)
+        pool = rw.Pool(1)
+        slot, ended = pool.acquire(), threading.Event()
+
+        def add():
+            slot.add_field("a", "|u1", 1, (300 << 20,))  # in steps, with a look at signals between
+            ended.set()
+
+        threading.Thread(target=add).start()
+        while not ended.is_set():
+            assert slot.keys() in ([], ["a"])
+            slot.meta = 1
+        assert slot.keys() == ["a"]
+        slot.publish()
+    """)
+
+
+def test_who_gives_its_leases_to_a_thread_pool_waits_for_it():
+    pool = numbers(2)
+
+    def work(slot):
+        time.sleep(0.05)
+        slot["n"][:] = 1
+        slot.release()
+
+    with ThreadPoolExecutor(2) as workers:
+        done = [workers.submit(work, pool.acquire()) for _ in range(6)]
+    assert [each.result() for each in done] == [None] * 6
+
+
+def test_who_alone_holds_all_is_told_instead_of_waiting_for_itself(fresh):
+    fresh("""
+        import ropeway as rw
+        pool = rw.Pool(1, 8, "u1")
+        slot = pool.acquire()
+        for wait in pool.acquire, pool.take:
+            try:
+                wait()
+            except rw.InUse as error:
+                assert "this thread" in str(error)
+            else:
+                raise SystemExit("it waited")
+    """)

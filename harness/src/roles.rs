@@ -168,9 +168,7 @@ impl<'a> Actor<'a> {
     /// Changes a message in place and sends it on; false at the end.
     pub fn relay(&mut self, pool: &Pool, timeout: Duration) -> Result<bool> {
         let taken = match timeout.is_zero() {
-            true => {
-                pool.take_mut_with("change", None, &mut Wait { timeout: Some(timeout), pulse: &mut || true })
-            }
+            true => pool.take_mut_with("change", None, &mut Wait::new(Some(timeout), &mut || true)),
             false => self.wait(|wait| pool.take_mut_with("change", None, wait)),
         };
         let Some(mut slot) = self.unless_over(taken, timeout)? else { return Ok(false) };
@@ -262,7 +260,7 @@ impl<'a> Actor<'a> {
     fn wait<T>(&mut self, wait: impl FnOnce(&mut Wait<'_>) -> Result<T>) -> Result<T> {
         let end = std::time::Instant::now() + PATIENCE;
         let timeout = self.chance.one_in(2).then_some(PATIENCE);
-        wait(&mut Wait { timeout, pulse: &mut || std::time::Instant::now() < end })
+        wait(&mut Wait::new(timeout, &mut || std::time::Instant::now() < end))
     }
 
     fn unless_over<T>(&self, taken: Result<T>, timeout: Duration) -> Result<Option<T>> {
@@ -298,7 +296,7 @@ impl<'a> Actor<'a> {
 }
 
 fn at_once<T>(take: impl FnOnce(&mut Wait<'_>) -> Result<T>) -> Result<T> {
-    take(&mut Wait { timeout: Some(Duration::ZERO), pulse: &mut || true })
+    take(&mut Wait::new(Some(Duration::ZERO), &mut || true))
 }
 
 /// What stands at a place of a message after so many changes.

@@ -94,7 +94,8 @@ pub(crate) fn send(pool: &Pool, len: u64) -> Result<()> {
 
 /// Takes a slot at the middle stage, changes it, sends it on.
 pub(crate) fn change(pool: &Pool) -> Result<()> {
-    let mut wait = Wait { timeout: Some(Duration::ZERO), pulse: &mut || true };
+    let mut pulse = || true;
+    let mut wait = Wait::new(Some(Duration::ZERO), &mut pulse);
     let slot = pool.take_mut_with("change", None, &mut wait)?;
     slot.meta()?;
     look(slot.fields()?, |name| Ok(slot.export(name)?.0), true)?;

@@ -35,10 +35,16 @@ pub fn blocking<T: Send>(
                 false
             }
         };
-        work(&mut Wait { timeout, pulse: &mut pulse })
+        work(&mut Wait { timeout, pulse: &mut pulse, alone: &is_alone })
     });
     match signal {
         Some(signal) => Err(signal),
         None => result.map_err(translate),
     }
+}
+
+/// Whether no other thread of Python's can end a lease; those that NumPy's libraries start never do.
+fn is_alone() -> bool {
+    let count = |py: Python<'_>| py.import("threading")?.call_method0("active_count")?.extract::<usize>();
+    Python::attach(|py| count(py).is_ok_and(|count| count == 1))
 }

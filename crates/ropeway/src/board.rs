@@ -373,9 +373,8 @@ impl<S: Store> Board<S> {
             return false;
         }
         crash_point!("move.after");
-        if to.to.state() == Some(State::Idle) {
-            self.notify(to.to.stage());
-        }
+        // A slot that is gone can come into being again, which producers wait for, too.
+        self.notify(to.to.stage());
         true
     }
 
@@ -395,7 +394,7 @@ impl<S: Store> Board<S> {
         }
     }
 
-    /// Wakes those who sleep at `stage`, if any do. The caller has made a word idle there, by a swap.
+    /// Wakes those who sleep at `stage`, if any do. The caller has moved a word there, by a swap.
     pub fn notify(&self, stage: usize) {
         model_fence();
         if self.0.event(stage).load(Ordering::SeqCst) & 1 != 0 {

@@ -8,7 +8,7 @@ use crate::attachment::Attachment;
 use crate::config::PACKED_META;
 use crate::error::{Error, Result};
 use crate::extents::Cursor;
-use crate::field::{ALIGNMENT, Field, alignment};
+use crate::field::{ALIGNMENT, Field};
 use crate::memory::{Asking, Memory, Span};
 use crate::sync::{Ordering, crash_point};
 use crate::wire::{Reader, Writer};
@@ -77,41 +77,37 @@ impl Contents {
         Ok(())
     }
 
-    /// Lays out one array more.
-    pub fn add(&mut self, at: &Attachment, slot: usize, field: Field, asking: &mut Asking) -> Result<()> {
+    /// Where another array may go; an error if the slot can't have it.
+    pub fn room_for(&mut self, at: &Attachment, slot: usize, field: &Field, label: &str) -> Result<Cursor> {
         if at.regions.is_some() {
             return Err(Error::Invalid(format!(
-                "{}: the arrays of this pool are fixed by its fields; {:?} can't be added",
-                asking.what, field.name
+                "{label}: the arrays of this pool are fixed by its fields; {:?} can't be added",
+                field.name
             )));
         }
         self.load(at, slot)?;
-        let placed = self.placed.get_or_insert_default();
-        if placed.iter().any(|(other, _)| other.name == field.name) {
-            return Err(Error::Invalid(format!("{}: it has an array {:?} already", asking.what, field.name)));
+        if self.placed.iter().flatten().any(|(other, _)| other.name == field.name) {
+            return Err(Error::Invalid(format!("{label}: it has an array {:?} already", field.name)));
         }
-        let bytes = field.bytes();
-        let what = format!("{}, array {:?} of {bytes} bytes", asking.what, field.name);
-        let mut asking = Asking { me: asking.me, what: &what, pulse: &mut *asking.pulse };
-        let align = alignment(bytes);
-        let offset =
-            at.memory.place(&at.board.0, slot, &mut self.cursor, bytes.max(1), align, &mut asking)?;
-        at.memory.settle(&at.board.0, slot, None);
-        placed.push((field, offset));
-        self.changed = true;
-        Ok(())
+        Ok(self.cursor)
     }
 
-    /// Commits one stretch of `bytes` for the arrays that are to come.
-    pub fn reserve(&mut self, at: &Attachment, slot: usize, bytes: u64, asking: &mut Asking) -> Result<()> {
-        if at.regions.is_some() || bytes == 0 {
-            return Ok(());
-        }
+    /// Where the next array may go.
+    pub fn room(&mut self, at: &Attachment, slot: usize) -> Result<Cursor> {
         self.load(at, slot)?;
-        let mut cursor = self.cursor;
-        at.memory.place(&at.board.0, slot, &mut cursor, bytes, alignment(bytes), asking)?;
-        self.cursor = Cursor { extent: cursor.extent, used: cursor.used - bytes };
-        Ok(())
+        Ok(self.cursor)
+    }
+
+    /// Notes where the next array may go.
+    pub fn set_room(&mut self, cursor: Cursor) {
+        self.cursor = cursor;
+    }
+
+    /// Notes an array that was placed, and where the next may go.
+    pub fn put(&mut self, field: Field, (offset, behind): (u64, Cursor)) {
+        self.placed.get_or_insert_default().push((field, offset));
+        self.cursor = behind;
+        self.changed = true;
     }
 
     /// Writes the blob, if there is anything new to say, and puts it in place by one store.

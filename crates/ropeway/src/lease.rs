@@ -19,12 +19,15 @@ use crate::contents::Contents;
 use crate::error::{Error, Result};
 use crate::exports::Kind;
 use crate::field::{Element, Field};
+use crate::growth::Growth;
 use crate::memory::{Asking, Pages, Span};
 use crate::view::{View, ViewMut};
 use crate::word::{Move, State};
 
-/// Set in `uses` when the lease has ended; the other bits count exports, 15 for each kind.
-const ENDED: u64 = 1 << 63;
+/// Set in `uses` when the lease has ended; the lowest bits count exports, 15 for each kind.
+pub(crate) const ENDED: u64 = 1 << 63;
+/// Set in `uses` while a thread changes what belongs to the slot.
+pub(crate) const GROWING: u64 = 1 << 62;
 const BITS: u32 = 15;
 const MOST: u64 = (1 << BITS) - 1;
 
@@ -50,7 +53,9 @@ const SETTLED: u64 = 1;
 pub(crate) struct Hold {
     pub at: Arc<Attachment>,
     pub claim: Claim,
-    uses: LocalU64,
+    pub uses: LocalU64,
+    /// The thread that has set [`GROWING`].
+    pub grower: LocalU64,
     contents: Mutex<Contents>,
     /// True once anybody has looked at `contents`; there is nothing to write back before.
     touched: AtomicBool,
@@ -70,6 +75,7 @@ impl Hold {
             at,
             claim,
             uses: LocalU64::new(0),
+            grower: LocalU64::new(0),
             contents: Mutex::new(contents),
             touched: AtomicBool::new(false),
             pages: Pages::Shared,
@@ -88,7 +94,7 @@ impl Hold {
         )
     }
 
-    fn contents(&self) -> std::sync::MutexGuard<'_, Contents> {
+    pub fn contents(&self) -> std::sync::MutexGuard<'_, Contents> {
         self.touched.store(true, Release);
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,7 +103,7 @@ impl Hold {
         self.claim.word.state() == Some(State::HeldWrite)
     }
 
-    fn check_open(&self) -> Result<()> {
+    pub fn check_open(&self) -> Result<()> {
         if !self.at.is_mine() {
             return Err(Error::Invalid(format!(
                 "{}: the lease belongs to the parent of this process",
@@ -110,16 +116,21 @@ impl Hold {
         Ok(())
     }
 
-    fn ended(&self) -> Error {
+    pub fn ended(&self) -> Error {
         Error::Invalid(format!("{}: the lease has ended (published or released)", self.label()))
     }
 
-    /// Ends the lease if no export lives.
-    fn end_unused(&self, verb: &str) -> Result<()> {
+    /// Ends the lease, and the caller's turn to change it, if no export lives.
+    fn end_unused(&self, verb: &str, growth: Option<Growth<'_>>) -> Result<()> {
         self.check_open()?;
-        match self.uses.compare_exchange(0, ENDED, AcqRel, Acquire) {
-            Ok(_) => Ok(()),
+        let own = if growth.is_some() { GROWING } else { 0 };
+        match self.uses.compare_exchange(own, ENDED, AcqRel, Acquire) {
+            Ok(_) => {
+                std::mem::forget(growth);
+                Ok(())
+            }
             Err(uses) if uses & ENDED != 0 => self.check_open(),
+            Err(uses) if uses & GROWING != own => Err(self.is_growing(verb)),
             Err(uses) => Err(Error::InUse(format!(
                 "{}: {} {} of its arrays {} ({}; a view counts with its base), so it can't be {verb}; \
                  drop {} first, e.g. `del`, or write by `slot[name][...] = value`",
@@ -190,7 +201,7 @@ impl Hold {
         }
     }
 
-    fn give_back(&self) {
+    pub fn give_back(&self) {
         if !self.at.is_mine() {
             return;
         }
@@ -374,7 +385,7 @@ macro_rules! lease {
 
             /// Gives the slot back. Fails, and changes nothing, while exports live.
             pub fn release(&self) -> Result<()> {
-                self.0.end_unused("released")?;
+                self.0.end_unused("released", None)?;
                 self.0.give_back();
                 Ok(())
             }
@@ -438,10 +449,12 @@ impl WriteLease {
         let Some(regions) = &at.regions else {
             return fields().try_for_each(|field| self.add(field.clone(), pulse));
         };
+        let _growth = self.0.grow(pulse)?;
         let record = at.board.0.record(slot);
         if record.settled.load(Relaxed) != fields().map(Field::bytes).sum::<u64>() {
             let label = self.label();
-            let mut asking = Asking { me: at.me, what: &label, pulse };
+            let mut pulse = || pulse() && at.is_mine();
+            let mut asking = Asking { me: at.me, what: &label, pulse: &mut pulse };
             return at.memory.settle_packed(&at.board.0, slot, regions, &mut asking);
         }
         // The second time round the slot has settled: huge pages pay from now on.
@@ -454,18 +467,12 @@ impl WriteLease {
 
     /// Adds an array to a slot of an arena pool, and commits its memory.
     pub fn add(&self, field: Field, pulse: &mut dyn FnMut() -> bool) -> Result<()> {
-        self.0.check_open()?;
-        let label = self.0.label();
-        let mut asking = Asking { me: self.0.at.me, what: &label, pulse };
-        self.0.contents().add(&self.0.at, self.0.claim.index, field, &mut asking)
+        self.0.add(field, pulse)
     }
 
     /// Commits memory for arrays of `bytes` in all, before they are added one by one.
     pub fn reserve(&self, bytes: u64, pulse: &mut dyn FnMut() -> bool) -> Result<()> {
-        self.0.check_open()?;
-        let label = self.0.label();
-        let mut asking = Asking { me: self.0.at.me, what: &label, pulse };
-        self.0.contents().reserve(&self.0.at, self.0.claim.index, bytes, &mut asking)
+        self.0.reserve(bytes, pulse)
     }
 
     /// Gives the content a number, by which others can ask for it at later stages.
@@ -501,10 +508,15 @@ impl WriteLease {
         if at.board.phase() == Phase::Aborted {
             return Err(Error::Closed(format!("{}: the pool was aborted", label())));
         }
+        let mut growth = None;
         if hold.touched.load(Acquire) {
+            growth = hold.begin_growth()?;
+            if growth.is_none() {
+                return Err(hold.is_growing("published"));
+            }
             hold.contents().write_back(at, hold.claim.index)?;
         }
-        hold.end_unused("published")?;
+        hold.end_unused("published", growth)?;
         if let Some(guard) = &at.guard {
             guard.shut(at, hold.claim.index);
         }

@@ -40,6 +40,8 @@ mod extents;
 #[cfg(not(any(loom, shuttle)))]
 mod field;
 #[cfg(not(any(loom, shuttle)))]
+mod growth;
+#[cfg(not(any(loom, shuttle)))]
 mod guard;
 #[cfg(not(any(loom, shuttle)))]
 mod handle;

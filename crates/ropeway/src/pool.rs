@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use ropeway_sys::process;
+
 use crate::attachment::Attachment;
 use crate::board::{Claim, Phase, Store};
 use crate::config::Options;
@@ -25,6 +27,16 @@ pub struct Wait<'a> {
     pub timeout: Option<Duration>,
     /// Runs at least every 50 ms during a wait; false interrupts it.
     pub pulse: &'a mut dyn FnMut() -> bool,
+    /// Says whether no other thread of this process can end a lease of this one. Then a wait without a
+    /// limit that only this thread could end is an error at once.
+    pub alone: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Wait<'a> {
+    /// A wait by one of the threads that the system counts in this process.
+    pub fn new(timeout: Option<Duration>, pulse: &'a mut dyn FnMut() -> bool) -> Wait<'a> {
+        Wait { timeout, pulse, alone: &process::is_single_threaded }
+    }
 }
 
 /// A pool of slots in shared memory.
@@ -106,7 +118,7 @@ impl Pool {
 
     /// Takes a free slot to fill, waiting as long as it takes.
     pub fn acquire(&self) -> Result<WriteLease> {
-        self.acquire_with(&mut Wait { timeout: None, pulse: &mut || true })
+        self.acquire_with(&mut Wait::new(None, &mut || true))
     }
 
     /// Takes a free slot to fill if there is one now.
@@ -116,7 +128,7 @@ impl Pool {
 
     /// Takes a free slot to fill, waiting at most for `timeout`.
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<WriteLease> {
-        self.acquire_with(&mut Wait { timeout: Some(timeout), pulse: &mut || true })
+        self.acquire_with(&mut Wait::new(Some(timeout), &mut || true))
     }
 
     /// Takes a free slot to fill.
@@ -145,7 +157,7 @@ impl Pool {
 
     /// Takes the slot that was published first to the last stage, to read.
     pub fn take(&self) -> Result<ReadLease> {
-        self.take_with(None, &mut Wait { timeout: None, pulse: &mut || true })
+        self.take_with(None, &mut Wait::new(None, &mut || true))
     }
 
     /// Takes a slot to read if there is one now.
@@ -155,7 +167,7 @@ impl Pool {
 
     /// Takes a slot to read, waiting at most for `timeout`.
     pub fn take_timeout(&self, timeout: Duration) -> Result<ReadLease> {
-        self.take_with(None, &mut Wait { timeout: Some(timeout), pulse: &mut || true })
+        self.take_with(None, &mut Wait::new(Some(timeout), &mut || true))
     }
 
     /// Takes a slot to read. If this process dies it is delivered again.
@@ -174,7 +186,7 @@ impl Pool {
 
     /// Takes a slot at a stage to write, waiting as long as it takes.
     pub fn take_mut(&self, stage: &str) -> Result<WriteLease> {
-        self.take_mut_with(stage, None, &mut Wait { timeout: None, pulse: &mut || true })
+        self.take_mut_with(stage, None, &mut Wait::new(None, &mut || true))
     }
 
     /// Takes a slot at a stage (any but the first) to write. If this process dies, what it may have
@@ -429,9 +441,9 @@ fn wait_for<T>(
     mut ended: impl FnMut() -> Option<Ended>,
 ) -> Result<T> {
     let config = at.config();
-    if wait.timeout.is_none() && holds_everything(at) {
+    if wait.timeout.is_none() && holds_everything(at) && (wait.alone)() {
         return Err(Error::InUse(format!(
-            "{}: this thread itself holds all {} slots, so waiting at {:?} would never end; \
+            "{}: this thread, the only one, holds all {} slots itself, so waiting at {:?} would never end; \
              publish or release one first",
             config.label(),
             at.board.0.slots(),
@@ -444,7 +456,9 @@ fn wait_for<T>(
     let waiter = Waiter { stage, spin: &at.spins[stage], look: &look, sweep_due: &due };
     let endless = wait.timeout.is_none();
     let alone = || (endless && stage > 0 && is_alone(at, stage)).then_some(Ended::Alone);
-    let mut patience = Until::new(wait.timeout, wait.pulse);
+    // A signal handler may fork: the child has no rights of its parent's, and must claim nothing by them.
+    let mut pulse = || (wait.pulse)() && at.is_mine();
+    let mut patience = Until::new(wait.timeout, &mut pulse);
     let found = at.board.wait(&waiter, &mut patience, claim, || ended().or_else(alone));
     found.map_err(|why| match why {
         Ended::Over(phase) => over(at, stage, phase),

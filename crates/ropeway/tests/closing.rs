@@ -4,7 +4,7 @@ mod peer;
 
 use std::process::exit;
 
-use peer::{PATIENCE, Peer, endless, eventually, get, listen, numbers, pool, put, roles, say, words};
+use peer::{MOMENT, PATIENCE, Peer, endless, eventually, get, listen, numbers, pool, put, roles, say, words};
 use ropeway::{Error, Phase, Pool, Result, Wait};
 
 roles!(creator, creator_that_leaves, acquires, takes, holds, produces);
@@ -121,7 +121,7 @@ fn a_closed_pool_is_drained_when_its_last_holder_dies() {
         holder.kill();
         true
     };
-    let taken = pool.take_with(None, &mut Wait { timeout: Some(PATIENCE), pulse: &mut pulse });
+    let taken = pool.take_with(None, &mut Wait::new(Some(PATIENCE), &mut pulse));
     assert!(matches!(taken, Err(Error::Closed(_))));
 }
 
@@ -228,18 +228,35 @@ fn abort_ends_everything_at_once() {
     assert_eq!(pool.phase(), Phase::Aborted, "the phase only grows");
 }
 
+/// Waits like `endless`, in the belief that no other thread has leases.
+fn alone<T>(wait: impl FnOnce(&mut Wait<'_>) -> Result<T>) -> Result<T> {
+    endless(|w| wait(&mut Wait { timeout: None, pulse: w.pulse, alone: &|| true }))
+}
+
 #[test]
 fn a_wait_that_only_this_thread_could_end_is_an_error() {
     let pool = Pool::create(&numbers(1)).unwrap();
     let held = pool.try_acquire().unwrap();
-    assert!(matches!(endless(|wait| pool.acquire_with(wait)), Err(Error::InUse(_))));
-    assert!(matches!(endless(|wait| pool.take_with(None, wait)), Err(Error::InUse(_))));
+    assert!(matches!(alone(|wait| pool.acquire_with(wait)), Err(Error::InUse(_))));
+    assert!(matches!(alone(|wait| pool.take_with(None, wait)), Err(Error::InUse(_))));
     held.publish().unwrap();
     let read = pool.try_take().unwrap();
-    let error = endless(|wait| pool.acquire_with(wait)).map(drop).unwrap_err();
+    let error = alone(|wait| pool.acquire_with(wait)).map(drop).unwrap_err();
     assert!(matches!(error, Error::InUse(_)) && error.to_string().contains("this thread"), "{error}");
     drop(read);
     pool.try_acquire().unwrap();
+}
+
+#[test]
+fn a_wait_that_another_thread_ends_goes_on() {
+    let pool = Pool::create(&numbers(1)).unwrap();
+    let held = pool.try_acquire().unwrap();
+    let other = std::thread::spawn(move || {
+        std::thread::sleep(MOMENT);
+        drop(held);
+    });
+    endless(|wait| pool.acquire_with(wait)).unwrap();
+    other.join().unwrap();
 }
 
 #[test]
@@ -250,7 +267,7 @@ fn a_pulse_ends_a_wait() {
         left -= 1;
         left > 0
     };
-    let taken = pool.take_with(None, &mut Wait { timeout: Some(PATIENCE), pulse: &mut pulse });
+    let taken = pool.take_with(None, &mut Wait::new(Some(PATIENCE), &mut pulse));
     assert!(matches!(taken, Err(Error::Interrupted(_))));
     assert_eq!(left, 0);
 }

@@ -126,8 +126,7 @@ fn produce(pool: &Pool) -> Result<()> {
 }
 
 fn change(pool: &Pool) -> Result<()> {
-    let slot =
-        pool.take_mut_with("change", None, &mut Wait { timeout: Some(GLIMPSE), pulse: &mut || true })?;
+    let slot = pool.take_mut_with("change", None, &mut Wait::new(Some(GLIMPSE), &mut || true))?;
     for field in slot.fields()? {
         touch(pool, slot.index(), &slot.export(&field.name)?.0, true);
     }

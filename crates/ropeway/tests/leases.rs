@@ -167,3 +167,61 @@ fn a_slot_that_another_thread_has_just_taken_isnt_held_by_this_one() {
         }
     });
 }
+
+/// An array that takes more than one step to commit, with a pulse between them.
+const TWO_STEPS: u64 = 65 << 20;
+
+#[test]
+fn while_a_slot_is_given_memory_its_lease_works_and_the_slot_stays() {
+    let pool = Pool::create(&Options::new(1)).unwrap();
+    let lease = pool.try_acquire().unwrap();
+    let mut pulses = 0;
+    let mut pulse = || {
+        pulses += 1;
+        assert_eq!(lease.fields().unwrap().len(), 0, "what a signal handler asks for is answered");
+        lease.set_meta(b"meta").unwrap();
+        let refused = [lease.release(), lease.publish(), lease.add(bytes("b", 1), &mut || true)];
+        for result in refused {
+            let Err(Error::InUse(text)) = result else { panic!("{result:?}") };
+            assert!(text.contains("giving it memory"), "{text}");
+        }
+        true
+    };
+    lease.add(bytes("a", TWO_STEPS), &mut pulse).unwrap();
+    assert!(pulses > 0);
+    lease.publish().unwrap();
+    let lease = pool.try_take().unwrap();
+    assert_eq!((lease.fields().unwrap()[0].bytes(), lease.meta().unwrap()), (TWO_STEPS, b"meta".to_vec()));
+}
+
+#[test]
+fn a_slot_whose_lease_ends_while_it_is_given_memory_moves_on_afterwards() {
+    let pool = Pool::create(&Options::new(1)).unwrap();
+    let lease = pool.try_acquire().unwrap();
+    let mut pulse = || {
+        lease.end();
+        let slot = &pool.status().slots[0];
+        assert_eq!((slot.state, slot.stage.as_str()), (State::HeldWrite, "fill"));
+        true
+    };
+    lease.add(bytes("a", TWO_STEPS), &mut pulse).unwrap();
+    assert!(lease.has_ended());
+    assert_eq!(pool.status().slots[0].state, State::Idle);
+    pool.try_acquire().unwrap();
+}
+
+#[test]
+fn two_threads_add_arrays_to_one_slot() {
+    let pool = Pool::create(&Options::new(1)).unwrap();
+    let lease = pool.try_acquire().unwrap();
+    thread::scope(|threads| {
+        for name in ["a", "b", "c"] {
+            let lease = &lease;
+            threads.spawn(move || lease.add(bytes(name, TWO_STEPS), &mut || true).unwrap());
+        }
+    });
+    let names = lease.fields().unwrap().into_iter().map(|field| field.name);
+    let mut places: Vec<_> = names.map(|name| lease.export(&name).unwrap().0.as_ptr().addr()).collect();
+    places.sort_unstable();
+    assert!(places.windows(2).all(|two| two[1] - two[0] >= TWO_STEPS as usize), "{places:?}");
+}

@@ -20,7 +20,8 @@ fn publish(pool: &Pool, value: u8) {
 }
 
 fn take(pool: &Pool, pages: Pages) -> ReadLease {
-    let mut wait = Wait { timeout: Some(Duration::from_secs(10)), pulse: &mut || true };
+    let mut pulse = || true;
+    let mut wait = Wait::new(Some(Duration::from_secs(10)), &mut pulse);
     pool.take_through(pages, None, &mut wait).unwrap()
 }
 

@@ -66,6 +66,8 @@ fn small_scenes() {
     explore(2000, || in_order(|consumer| consumer.try_take(1)));
     explore(2000, in_order_of_two);
     explore(2000, there_and_back);
+    explore(2000, trimming);
+    explore(2000, trimming_at_the_end);
     explore(2000, two_sleepers);
     explore(2000, a_hasty_and_a_patient_taker);
     explore(2000, closing_on_takers);

@@ -45,6 +45,11 @@ pub fn thread_id() -> u64 {
     known.unwrap_or_else(|_| ask())
 }
 
+/// Returns whether this process has a single thread; false without `/proc`.
+pub fn is_single_threaded() -> bool {
+    fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+}
+
 /// Returns the user in whose name this process makes and opens files.
 pub fn uid() -> u32 {
     rustix::process::geteuid().as_raw()

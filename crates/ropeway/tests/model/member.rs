@@ -301,6 +301,17 @@ impl Member {
         self.move_on(&held, mv);
     }
 
+    /// Takes a free slot out of the pool.
+    pub fn trim(&self, slot: usize) {
+        let (board, me) = (self.board(), self.me);
+        let word = board.0.slot(slot).load();
+        if let Some(claim) =
+            word.is_idle_at(0).then(|| board.claim(slot, word, Move::Acquire { me })).flatten()
+        {
+            assert!(board.move_on(claim, Move::Drop { me }));
+        }
+    }
+
     fn move_on(&self, held: &Held, mv: Move) {
         self.ledger().given(held.claim.index, self.me);
         let moved = self.board().move_on(held.claim, mv);

@@ -96,6 +96,29 @@ pub fn there_and_back() {
     pool.settle(&consumer);
 }
 
+/// A producer waits while the only free slot is taken out of the pool: another may come in its place.
+pub fn trimming() {
+    let pool = Pool::new(Shape { max_slots: 2, ..Shape::new(1, 3) });
+    let (holder, trimmer, producer) = (pool.member(0), pool.member(1), pool.member(2));
+    let (held, free) = (holder.try_fill(0).unwrap(), holder.try_fill(1).unwrap());
+    holder.abandon(free);
+    let trimming = thread::spawn(move || trimmer.trim(1));
+    let added = producer.fill(2, &mut Forever).unwrap();
+    producer.abandon(added);
+    trimming.join().unwrap();
+    holder.abandon(held);
+}
+
+/// A taker waits for the end of a pool that is closed while a slot is taken out of it.
+pub fn trimming_at_the_end() {
+    let pool = Pool::new(Shape::new(1, 2));
+    let (trimmer, taker) = (pool.member(0), pool.member(1));
+    let trimming = thread::spawn(move || trimmer.trim(0));
+    pool.close();
+    assert!(taker.take(1, &mut Forever).is_err());
+    trimming.join().unwrap();
+}
+
 /// Two wait, each for one of two batches.
 pub fn two_sleepers() {
     let pool = Pool::new(Shape::new(2, 3));

@@ -206,7 +206,7 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
 /// Waits without a limit, as nothing should be waited for for long; interrupts itself if it is.
 pub fn endless<T>(wait: impl FnOnce(&mut Wait<'_>) -> Result<T>) -> Result<T> {
     let end = Instant::now() + PATIENCE;
-    wait(&mut Wait { timeout: None, pulse: &mut || Instant::now() < end })
+    wait(&mut Wait::new(None, &mut || Instant::now() < end))
 }
 
 /// Waits until no more than `living` members live, and sweeps once.
@@ -231,7 +231,7 @@ pub fn slices_after<T>(kill: impl FnOnce(), wait: impl FnOnce(&mut Wait<'_>) -> 
         }
         true
     };
-    let got = wait(&mut Wait { timeout: Some(PATIENCE), pulse: &mut pulse }).unwrap();
+    let got = wait(&mut Wait::new(Some(PATIENCE), &mut pulse)).unwrap();
     assert!(kill.is_none(), "there was nothing to wait for");
     (got, slices)
 }
@@ -268,7 +268,7 @@ pub fn get(pool: &Pool) -> Result<u64> {
 
 /// Takes a slot at a stage to change it.
 pub fn change(pool: &Pool, stage: &str) -> Result<WriteLease> {
-    pool.take_mut_with(stage, None, &mut Wait { timeout: Some(PATIENCE), pulse: &mut || true })
+    pool.take_mut_with(stage, None, &mut Wait::new(Some(PATIENCE), &mut || true))
 }
 
 /// The words by which a peer finds a pool.

@@ -1,3 +1,4 @@
+import gc
 import os
 import pickle
 import queue
@@ -175,6 +176,40 @@ def test_a_full_queue_keeps_no_shared_array():
         with pytest.raises(queue.Full):
             q.put_nowait(rw.zeros(1000))
     assert arrays_alive() == before
+
+
+class Interrupted:
+    """A lease during whose `publish` somebody presses Ctrl-C."""
+
+    def __init__(self, lease):
+        vars(self)["lease"] = lease
+
+    def __getattr__(self, name):
+        return getattr(self.lease, name)
+
+    def __setattr__(self, name, value):
+        setattr(self.lease, name, value)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.lease.__exit__(*error)
+
+    def publish(self):
+        self.lease.publish()
+        raise KeyboardInterrupt
+
+
+def test_a_message_that_was_put_is_whole_also_if_put_is_interrupted(q, monkeypatch):
+    shared = rw.zeros(4)
+    acquire = q._acquire
+    monkeypatch.setattr(q, "_acquire", lambda *how: Interrupted(acquire(*how)))
+    with pytest.raises(KeyboardInterrupt):
+        q.put({"shared": shared})
+    del shared
+    gc.collect()
+    assert q.get(timeout=WATCHDOG)["shared"].tolist() == [0] * 4
 
 
 def test_unread_shared_arrays_go_with_the_queue():

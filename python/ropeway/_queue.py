@@ -47,15 +47,21 @@ class Queue:
         """
         pool = self._opened()
         message = _message.Message(obj)
+        sent = False
         try:
             with self._acquire(pool, message.nbytes, block, timeout) as lease:
-                message.write(lease)
-                number = lease.number = lease.generation << 16 | lease.index
-                lease.publish()
-            if pool.closed:
-                self._take_back(pool, number)
+                try:
+                    message.write(lease)
+                    number = lease.number = lease.generation << 16 | lease.index
+                    lease.publish()
+                finally:
+                    sent = lease.ended  # also if a signal's handler raises behind `publish`
+            if pool.closed and self._takes_back(pool, number):
+                sent = False
+                raise QueueClosed("this queue was closed while a message was put on it")
         except BaseException:
-            message.withdraw()
+            if not sent:
+                message.withdraw()
             raise
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -133,7 +139,7 @@ class Queue:
             raise QueueClosed("this queue was closed in this process")
         return self._pool
 
-    def _take_back(self, pool: "_core.Pool", number: int) -> None:
+    def _takes_back(self, pool: "_core.Pool", number: int) -> bool:
         """Undoes a `put` during which the queue was closed, unless somebody has the message.
 
         Whoever closes drops what is there, and may have looked before this message was.
@@ -141,8 +147,8 @@ class Queue:
         try:
             pool.take(write=True, timeout=0, number=number).release()
         except (Timeout, Closed):
-            return
-        raise QueueClosed("this queue was closed while a message was put on it")
+            return False
+        return True
 
     def _acquire(
         self, pool: "_core.Pool", nbytes: int, block: bool, timeout: float | None

@@ -215,3 +215,17 @@ class RandomStream(Stream):
 
 def shaken(samples):
     return [sample["number"] for sample in samples], np.random.randint(1 << 31)
+
+
+class Unreadable:
+    """What can be pickled, and then can't be unpickled if it has a value."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __reduce__(self):
+        return unreadable if self.value is not None else Unreadable, (self.value,)
+
+
+def unreadable(value):
+    raise ValueError(f"{value} can't be read here")

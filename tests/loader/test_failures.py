@@ -4,7 +4,7 @@ import threading
 import traceback
 
 import pytest
-from datasets import Failing, Made, Numbers, TwoArguments
+from datasets import Failing, Made, Numbers, TwoArguments, Unreadable
 
 import ropeway as rw
 
@@ -87,6 +87,21 @@ def test_an_exception_that_holds_a_lock_arrives(loader):
     assert numbers(next(iterator) for _ in range(5)) == list(range(5))
     with pytest.raises(rw.WorkerError, match="Locked"):
         next(iterator)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_batch_that_can_t_be_read_is_an_error_and_the_rest_comes(loader, ordered):
+    batches = loader(Numbers(16), 4, 2, collate=unreadable, ordered=ordered, timeout=10)
+    iterator, got = iter(batches), []
+    with pytest.raises(ValueError, match="can't be read"):
+        got.extend(batch[0] for batch in iterator)
+    got += [batch[0] for batch in iterator]
+    assert sorted(got) == [0, 4, 12]
+
+
+def unreadable(samples):
+    first = samples[0]["number"]
+    return first, Unreadable(first if first == 8 else None)
 
 
 def test_every_batch_may_fail(loader):

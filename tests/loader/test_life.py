@@ -213,6 +213,17 @@ def where(_):
     return {"folder": os.getcwd(), "variable": os.environ.get("ROPEWAY_TEST")}
 
 
+def test_workers_have_a_large_environment_too(loader, monkeypatch):
+    for number in range(4):
+        monkeypatch.setenv(f"LARGE_{number}", "x" * 100_000)  # together more than a socket takes
+    batches = loader(Made(4, length_of_large), 1, 2)
+    assert [batch.tolist() for batch in batches] == [[100_000]] * 4
+
+
+def length_of_large(index):
+    return len(os.environ[f"LARGE_{index}"])
+
+
 def test_the_process_that_forks_workers_has_one_thread(loader):
     batches = loader(Numbers(8), 4, 2)
     list(batches)

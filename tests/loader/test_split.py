@@ -7,7 +7,18 @@ import time
 
 import numpy as np
 import pytest
-from datasets import AtOnce, Deadly, Failing, Into, Made, Numbers, Random, Stream, everything
+from datasets import (
+    AtOnce,
+    Deadly,
+    Failing,
+    Into,
+    Made,
+    Numbers,
+    Random,
+    Stream,
+    Unreadable,
+    everything,
+)
 
 import ropeway as rw
 
@@ -250,3 +261,29 @@ def test_parts_leave_nothing_behind():
     del kept, batches
     gc.collect()
     assert rw._core.arena_snapshot()["arrays"] == before
+
+
+def test_a_loader_that_is_closed_keeps_no_parts(loader):
+    batches = loader(Paced(Numbers(4096)), 64, 2)
+    iterator = iter(batches)
+    for _ in range(4):
+        next(iterator)
+    engine = batches._engine
+    assert engine._splits
+    batches.close()
+    gc.collect()
+    assert engine._splitting.alive() == 0
+
+
+def test_a_part_that_can_t_be_read_fails_its_batch_and_the_rest_comes(loader):
+    batches = loader(Paced(Made(512, unreadable)), 64, 2, timeout=10)
+    iterator, got = iter(batches), []
+    with pytest.raises(ValueError, match="can't be read"):
+        got.extend(n for batch in iterator for n in batch["number"].tolist())
+    got += [n for batch in iterator for n in batch["number"].tolist()]
+    assert got == [n for n in range(512) if n // 64 != 7]
+    assert is_split(batches)
+
+
+def unreadable(index):
+    return {"number": index, "thing": Unreadable(index if index == 451 else None)}

@@ -302,18 +302,21 @@ class Shared(Numbers):
             number = lease.number
             plan = self._plans.pop(number)
             split = self._parts.pop(number, None)
-            if split is not None and noted.kind in (Kind.BATCH, Kind.MISFIT):
-                return self._joined(split, number, noted, _others(noted, lease))
-            batch, rows, nbytes = self._contents(noted, lease, plan)
+            kind = Kind.FAILURE if noted.kind in (Kind.DIED, Kind.PLAN) else noted.kind
+            try:
+                if split is not None and kind in (Kind.BATCH, Kind.MISFIT):
+                    return self._joined(split, number, noted, _others(noted, lease))
+                batch, rows, nbytes = self._contents(noted, lease, plan)
+            except Exception as error:  # it can't be read here; those behind it may
+                kind, batch, rows, nbytes = Kind.FAILURE, error, 0, 0
         if isinstance(batch, Failure) and batch.memory:
             self._is_short = True
         self._troubles.pop(number, None)
         if split is not None:  # that one failure is the batch's
-            del split.missing[number]
+            split.missing.pop(number, None)
             number = split.plan.sequence
             self.drop([number])
         self._note_spell(noted)
-        kind = Kind.FAILURE if noted.kind in (Kind.DIED, Kind.PLAN) else noted.kind
         return Arrival(kind, number, batch, rows, nbytes, noted.worker, noted.began, noted.ended)
 
     def _note_spell(self, noted: record.Record) -> None:

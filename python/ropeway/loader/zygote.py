@@ -17,11 +17,13 @@ import threading
 import weakref
 from importlib import import_module
 from multiprocessing import util
-from typing import Any
+from typing import Any, BinaryIO
 
 from ropeway.loader import life
 
 _MESSAGE = 1 << 20
+_SHORT = 64 << 10
+"""Bytes of a request that go through the socket; longer ones go by a file in memory."""
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _PROGRAM = """
 import sys
@@ -110,14 +112,15 @@ class Zygote:
 
     def _send(self, request: Any, reader: int | None = None) -> None:
         data = pickle.dumps(request, protocol=5)
-        try:
-            if reader is None:
-                self._socket.send(data)
-            else:
-                socket.send_fds(self._socket, [data], [reader])
-        except OSError:
-            self.ended = True
-            raise Died from None
+        given = [] if reader is None else [reader]
+        with _file(data) if len(data) > _SHORT else contextlib.nullcontext() as file:
+            if file is not None:
+                data, given = pickle.dumps(("long",)), [*given, file.fileno()]
+            try:
+                socket.send_fds(self._socket, [data], given)
+            except OSError:
+                self.ended = True
+                raise Died from None
 
     def _answer(self, kind: str, serial: int) -> Any:
         while True:
@@ -143,6 +146,14 @@ class Zygote:
             _, pid, status = report
             self._reports[pid] = status
         return report
+
+
+def _file(data: bytes) -> BinaryIO:
+    """A file in memory, at its end."""
+    file = os.fdopen(os.memfd_create("ropeway-request"), "w+b")
+    file.write(data)
+    file.flush()
+    return file
 
 
 def _start(descriptor: int, reader: int) -> "subprocess.Popen[bytes]":
@@ -211,10 +222,14 @@ class _Server:
                         return
 
     def _answer(self) -> bool:
-        data, readers, _, _ = socket.recv_fds(self._socket, _MESSAGE, 1)
+        data, given, _, _ = socket.recv_fds(self._socket, _MESSAGE, 2)
         if not data:
             return False
         request = pickle.loads(data)
+        if request == ("long",):
+            with os.fdopen(given.pop(), "rb") as file:
+                file.seek(0)
+                request = pickle.load(file)
         match request:
             case ("import", modules, path):
                 sys.path[:] = path
@@ -227,8 +242,8 @@ class _Server:
                     os.environ.update(environment)
                     with contextlib.suppress(OSError):
                         os.chdir(folder)
-                    self._become_worker(number, readers[0], task)
-                os.close(readers[0])
+                    self._become_worker(number, given[0], task)
+                os.close(given[0])
                 self._socket.send(pickle.dumps(("started", serial, pid)))
         return True
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ropeway.loader.zygote import Zygote
+
 PROGRAM = """
 import os, sys, time
 sys.path.insert(0, {folder!r})
@@ -156,3 +158,11 @@ def test_workers_end_with_the_parent_even_if_a_child_of_it_lives_on(program, met
     while len(session(process.pid)) > 1 and time.monotonic() < end:
         time.sleep(0.01)
     assert len(session(process.pid)) == 1
+
+
+def test_a_child_forked_while_a_thread_starts_workers_can_start_its_own():
+    with Zygote._starting:  # as the thread, which the child doesn't have
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if Zygote._starting.acquire(timeout=WATCHDOG) else 1)
+    assert os.waitpid(child, 0)[1] == 0

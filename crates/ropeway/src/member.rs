@@ -28,7 +28,6 @@ pub(crate) fn introduce(control: &Control, me: usize, pid: u32, data: i32) {
     entry.pid_namespace.store(process::pid_namespace(), Relaxed);
     let descriptors = u64::from(control.fd.raw() as u32) | u64::from(data as u32) << 32;
     entry.descriptors.store(descriptors, Relaxed);
-    entry.announced.store(0, Relaxed);
 }
 
 /// The way to a member, with process id 0 if it doesn't live.
@@ -82,6 +81,9 @@ pub(crate) fn claim_entry(
                 .map_err(Error::system(format!("{what}: can't hold a member's lock")))?;
             let Some(lock) = lock else { continue };
             board.0.header().members.0.fetch_max(index as u32 + 1, AcqRel);
+            // Whoever had the entry may have died in the middle of taking memory. A forked child, for
+            // which it is claimed before there is one, may never come to say that it takes none.
+            board.0.member_entry(index).announced.store(0, Relaxed);
             if let Some(tenancy) = board.join(index) {
                 return Ok(Membership { me: index, tenancy, alive: lock });
             }

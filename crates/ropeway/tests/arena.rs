@@ -4,11 +4,11 @@
 
 mod peer;
 
-use peer::segment::{record, segments_of};
+use peer::segment::{Scribbler, record, segments_of};
 use peer::{Peer, eventually, hex, listen, roles, say, unhex};
 use ropeway::{Block, Error, arena_status, join_session};
 
-roles!(root, maker, opener);
+roles!(root, maker, opener, forks_after_a_death);
 
 fn array(len: usize) -> Block {
     Block::allocate(len, &mut || true).unwrap()
@@ -217,4 +217,31 @@ fn an_array_outside_of_its_slot_is_refused_and_not_kept() {
     assert_eq!(ask(&mut opener, &handles[0]), "1000 of 0");
     assert_eq!((ask(&mut maker, "drop"), ask(&mut opener, "drop")), ("dropped".into(), "dropped".into()));
     assert_eq!(session.counts(), "0 0");
+}
+
+#[test]
+fn what_the_dead_had_announced_isnt_held_against_a_forked_child() {
+    let mut peer = Peer::start("forks_after_a_death", "");
+    assert_eq!(peer.hear(), "there is memory");
+}
+
+/// Forks a child that gets the entry of a process that died while it took a lot of memory.
+fn forks_after_a_death(_: &str) {
+    const MEMBER: usize = (1 << 18) + 64;
+    join_session(None).unwrap();
+    let control = Scribbler::over(&segments_of(&array(1).handle()[24..]).0);
+    assert_eq!(control.read_number(MEMBER) & 1, 0, "the entry behind this process's is free");
+    control.write_number(MEMBER + 40, 1 << 50);
+    // SAFETY: the child calls nothing but `pause`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: it takes nothing.
+        unsafe { libc::pause() };
+    }
+    assert_eq!(control.read_number(MEMBER) & 1, 1, "the child has it");
+    let made = Block::allocate(65 << 20, &mut || true);
+    // SAFETY: a child of this process.
+    unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, std::ptr::null_mut(), 0)) };
+    made.unwrap();
+    say("there is memory");
 }

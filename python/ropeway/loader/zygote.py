@@ -148,6 +148,14 @@ class Zygote:
         return report
 
 
+def _let_go() -> None:
+    """Frees the lock in a forked child: who held it, to start a zygote, isn't there."""
+    Zygote._starting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 def _file(data: bytes) -> BinaryIO:
     """A file in memory, at its end."""
     file = os.fdopen(os.memfd_create("ropeway-request"), "w+b")

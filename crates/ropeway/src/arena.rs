@@ -242,13 +242,18 @@ impl Arena {
         let (slot, record) = (claim.index, control.record(claim.index));
         let before = committed_of(control, slot, false);
         let what = format!("an array of {len} bytes in {}", Arena::label());
-        let mut asking = Asking { me: self.me, what: &what, pulse };
-        // The slot is held, so this needs no lock; `pulse` may run anything.
+        // The slot is held, so this needs no lock; `pulse` may run anything, also a fork, in whose child
+        // the slot is still the parent's.
+        let is_mine = || self.cookie == fork::cookie();
+        let mut pulse = || pulse() && is_mine();
+        let mut asking = Asking { me: self.me, what: &what, pulse: &mut pulse };
         let placed = self.check_unclaimed(bytes).and_then(|()| {
             self.at.memory.place(control, slot, &mut Cursor::default(), bytes, ALIGN, &mut asking)
         });
         let offset = placed.inspect_err(|_| {
-            self.at.board.move_on(claim, Move::Release { me: self.me });
+            if is_mine() {
+                self.at.board.move_on(claim, Move::Release { me: self.me });
+            }
         })?;
         let serial = control.tickets(FREE).fetch_add(1, AcqRel).wrapping_add(1);
         record.blob.store(offset + 1, Relaxed);

@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use ropeway_sys::memory;
+use ropeway_sys::{fork, memory};
 
 use crate::board::Store;
 use crate::error::{Error, Result};
@@ -98,7 +98,7 @@ impl Memory {
     /// the limit holds. Two who see each other both step back, and try again at different times; if
     /// that goes on, what the others want counts as taken.
     fn reserve<'a>(&self, control: &'a Control, bytes: u64, asking: &mut Asking) -> Result<Announced<'a>> {
-        let mut announced = Announced { control, me: asking.me, bytes: 0 };
+        let mut announced = Announced { control, me: asking.me, bytes: 0, cookie: fork::cookie() };
         let Some(limit) = control.config.memory_limit else { return Ok(announced) };
         for round in 0_u32.. {
             announced.set(bytes);
@@ -183,6 +183,8 @@ struct Announced<'a> {
     control: &'a Control,
     me: usize,
     bytes: u64,
+    /// A child that a signal handler forks takes back nothing.
+    cookie: u64,
 }
 
 impl Announced<'_> {
@@ -196,6 +198,8 @@ impl Announced<'_> {
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
-        self.set(0);
+        if self.cookie == fork::cookie() {
+            self.set(0);
+        }
     }
 }

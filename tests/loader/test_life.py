@@ -103,13 +103,18 @@ def test_an_interrupted_wait_loses_nothing(loader, workers):
     assert len(missing) <= 4 * interrupts  # lost between this function and the loader, not in it
 
 
-@pytest.mark.parametrize(("place", "every"), [("order", 7), ("pool", 47)])
-def test_an_interrupt_while_planning_loses_nothing(loader, monkeypatch, place, every):
+class Alarm(Exception):
+    """What a program's own signal handler raises."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Alarm])
+@pytest.mark.parametrize(("place", "every"), [("order", 7), ("pool", 47), ("taken", 13)])
+def test_an_interrupt_at_any_place_loses_nothing(loader, monkeypatch, place, every, error):
     calls = itertools.count()
 
     def interrupt():
         if next(calls) % every == every - 1:
-            raise KeyboardInterrupt
+            raise error
 
     if place == "order":
         batches = IndexOrder.batches
@@ -118,19 +123,22 @@ def test_an_interrupt_while_planning_loses_nothing(loader, monkeypatch, place, e
             "batches",
             lambda *args: (keys for keys in batches(*args) if not interrupt()),
         )
-    else:
+    elif place == "pool":
         acquired = Shared._acquired
         monkeypatch.setattr(Shared, "_acquired", lambda self: interrupt() or acquired(self))
+    else:
+        take = Shared._take
+        monkeypatch.setattr(Shared, "_take", lambda self, *how: [take(self, *how), interrupt()][0])
     iterator = None
     got = []
-    made = loader(Slow(200, 0.001), 4, 2, shuffle=True, seed=1)
+    made = loader(Slow(200, 0.001), 4, 2, shuffle=True, seed=1, timeout=10)
     while iterator is None:
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(error):
             iterator = iter(made)
     while True:
         try:
             got += numbers([next(iterator)])
-        except KeyboardInterrupt:
+        except error:
             continue
         except StopIteration:
             break

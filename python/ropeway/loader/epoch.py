@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from ropeway._errors import Closed
+from ropeway._errors import Closed, RopewayError
 from ropeway.loader.engine import Engine, out_of_slots
 from ropeway.loader.order import Keys, Order
 from ropeway.loader.record import Kind, Plan
@@ -184,7 +184,9 @@ class Epoch:
                     continue
                 if self.course.arrived(plan, arrival.kind):
                     return arrival
-        except KeyboardInterrupt:
+        except (RopewayError, StopIteration):
+            raise
+        except BaseException:  # a signal's handler has raised it, wherever that was
             self._plan_anew()  # a batch may have been lost on its way here
             raise
 

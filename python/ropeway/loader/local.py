@@ -40,16 +40,17 @@ class Local(Numbers):
         plan = self._plans[wanted[0]]
         began = time.monotonic_ns()
         slot = _Heap()
+        nbytes = 0
         try:
             result = self._filled(plan, slot)
+            batch = slot.sent
+            if result.layout is not None:
+                batch = result.layout.batch(slot.data, slot.others)
+                nbytes = result.layout.nbytes
         except Exception as error:
             result = Result(Kind.FAILURE)
-            slot.sent = error
+            batch = error
         del self._plans[plan.sequence]
-        batch, nbytes = slot.sent, 0
-        if result.layout is not None:
-            batch = result.layout.batch(slot.data, slot.others)
-            nbytes = result.layout.nbytes
         ended = time.monotonic_ns()
         return Arrival(result.kind, plan.sequence, batch, result.samples, nbytes, 0, began, ended)
 

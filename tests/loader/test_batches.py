@@ -22,6 +22,7 @@ from datasets import (
 
 import ropeway as rw
 from capsules import Seen, address
+from ropeway._views import View
 
 
 def numbers(batches):
@@ -202,6 +203,51 @@ def test_without_a_batch_size_samples_come_as_they_are(loader, workers):
     assert [sample["point"].y for sample in samples] == list(range(9))
     assert type(samples[3]["item"]) is Item
     assert samples[3]["object"] == {1, 2, 3}
+
+
+KINDS = {float: "f8", int: "i8", bool: "?", complex: "c16", np.float64: "f8", np.int64: "i8"}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("size", [1, 3])
+def test_numbers_that_lie_side_by_side_keep_their_types_and_places(loader, workers, size):
+    for batch in loader(Made(6, side_by_side), batch_size=size, workers=workers):
+        assert type(batch) is dict
+        indices = batch["float 0"].tolist()
+        assert len(indices) == size
+        for (name, array), (kind, code) in zip(batch.items(), kinds(), strict=True):
+            assert name.startswith(kind.__name__)
+            assert (type(array), array.dtype, array.shape) == (View, np.dtype(code), (size,))
+            assert array.tolist() == [value(kind, name, index) for index in indices]
+            assert array.flags.writeable
+            assert array.flags.c_contiguous
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_number_too_large_among_others_is_an_error(loader, workers):
+    batches = loader(Made(1, too_large), batch_size=1, workers=workers)
+    with pytest.raises(OverflowError):
+        next(iter(batches))
+
+
+def kinds():
+    return [item for item in KINDS.items() for _ in range(5)]
+
+
+def value(kind, name, index):
+    return kind(index + int(name.split()[1]))
+
+
+def side_by_side(index):
+    found = {}
+    for number, (kind, _) in enumerate(kinds()):
+        name = f"{kind.__name__} {number}"
+        found[name] = value(kind, name, index)
+    return found
+
+
+def too_large(_):
+    return {"small": 1, "large": 1 << 70, "medium": 2}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -1,9 +1,11 @@
 """Epochs: order, seeds, state, and what is left of an epoch that was not read to its end."""
 
+import contextlib
 import gc
 import json
 import pickle
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -122,6 +124,24 @@ def test_an_abandoned_epoch_leaves_nothing_behind(loader):
             if count == 2:
                 break
     assert rows(batches) == [(50, index) for index in range(1000)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_at_its_end_keeps_nothing_of_its_last_batch(loader, workers):
+    iterator = iter(loader(Numbers(8), 4, workers))
+
+    def last():
+        batch = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                batch = next(iterator)
+        return weakref.ref(batch["array"])
+
+    gc.disable()
+    try:
+        assert last()() is None
+    finally:
+        gc.enable()
 
 
 def test_iterators_that_are_dropped_leave_nothing_behind(loader):

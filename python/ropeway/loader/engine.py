@@ -63,7 +63,7 @@ class Engine(Protocol):
     def plan(self, plans: list[Plan]) -> int:
         """Has batches made; returns how many of them, as there may be no room for more now."""
 
-    def receive(self, wanted: "list[int]", ordered: bool, timeout: float | None) -> Arrival:
+    def receive(self, wanted: Iterable[int], ordered: bool, timeout: float | None) -> Arrival:
         """The first of the batches with these numbers, or any of them, when it's there."""
 
     def drop(self, numbers: Iterable[int]) -> None:

@@ -73,7 +73,11 @@ class KeyCourse:
 
     def arrived(self, plan: Plan, kind: Kind) -> bool:
         """Counts the batch."""
-        self._ahead.add(self._numbers.pop(plan.sequence))
+        number = self._numbers.pop(plan.sequence)
+        if number == self._done and not self._ahead:
+            self._done += 1
+            return True
+        self._ahead.add(number)
         while self._done in self._ahead:
             self._ahead.discard(self._done)
             self._done += 1
@@ -149,7 +153,7 @@ class Epoch:
         self._waiting: collections.deque[Plan] = collections.deque()
         self._attempts: dict[int, int] = {}
         self._planned_all = self._over = False
-        self._end: Exception = Closed("this iterator was closed with its loader")
+        self._closed: str | None = "this iterator was closed with its loader"
         self.run = engine.open_run()
 
     def begin(self, loader: Any) -> None:
@@ -171,18 +175,19 @@ class Epoch:
         try:
             while True:
                 if self._over or self._engine.closed:
-                    raise self._end
+                    raise Closed(self._closed) if self._closed else StopIteration
                 if len(self._flight) <= self._engine.refill:
                     self.plan(self._engine.window)
                 if not self._flight:
-                    self._end = StopIteration()
+                    self._closed = None
                     self.close()
                     continue
-                arrival = self._engine.receive(list(self._flight), ordered, timeout)
+                arrival = self._engine.receive(self._flight, ordered, timeout)
                 plan = self._flight.pop(arrival.sequence)
-                if _is_short_of_memory(arrival) and self._again(plan):
+                kind = arrival.kind
+                if kind is Kind.FAILURE and _is_short_of_memory(arrival) and self._again(plan):
                     continue
-                if self.course.arrived(plan, arrival.kind):
+                if self.course.arrived(plan, kind):
                     return arrival
         except (RopewayError, StopIteration):
             raise
@@ -260,4 +265,4 @@ class Epoch:
 
 
 def _is_short_of_memory(arrival: Any) -> bool:
-    return arrival.kind is Kind.FAILURE and bool(getattr(arrival.batch, "memory", False))
+    return bool(getattr(arrival.batch, "memory", False))

@@ -6,11 +6,11 @@ from typing import Any, Protocol
 
 from ropeway._errors import Invalid
 from ropeway.loader.info import WorkerInfo
+from ropeway.loader.layout import Block, Layout, put
 from ropeway.loader.order import tell_epoch
 from ropeway.loader.record import Kind, Plan
 from ropeway.loader.seeds import Seeds
 from ropeway.loader.structure import (
-    Layout,
     MappingNode,
     Misfit,
     Node,
@@ -89,14 +89,15 @@ class Fetcher:
         """Fills some rows of a batch; raises `Skip` if it isn't wanted any more."""
         self._tell_epoch(plan.epoch)
         keys, first = plan.keys or [], plan.part.first if plan.part is not None else 0
-        rows = [array[first : first + len(keys)] for array in layout.arrays(memory)]
         if self._into is not None and holds_only_arrays(layout.node):
+            rows = [array[first : first + len(keys)] for array in layout.arrays(memory)]
             self._write_into(plan, layout, rows, wanted)
             return Result(Kind.BATCH, layout, b"", len(keys))
         try:
+            blocks = layout.blocks(memory)
             others = [
-                _write(layout, rows, place, sample)
-                for place, sample in enumerate(self._each(plan, wanted))
+                _write(layout, blocks, place, sample)
+                for place, sample in enumerate(self._each(plan, wanted), first)
             ]
         except Misfit:
             return Result(Kind.MISFIT)
@@ -195,10 +196,10 @@ class Fetcher:
     def _fill_from(self, samples: Iterator[Any], rows: int, slot: Slot) -> Result:
         """Writes samples to their rows; the first one says what they look like."""
         layout, values, rest = self._first(next(samples), rows)
-        arrays = layout.arrays(slot.memory(layout.nbytes))
-        _put(arrays, 0, values)
+        blocks = layout.blocks(slot.memory(layout.nbytes))
+        put(blocks, 0, values)
         others = [rest]
-        others += [_write(layout, arrays, place, sample) for place, sample in enumerate(samples, 1)]
+        others += [_write(layout, blocks, place, sample) for place, sample in enumerate(samples, 1)]
         return Result(Kind.BATCH, layout, _kept(others, slot), rows)
 
     def _collated(self, samples: list[Any], slot: Slot) -> Result:
@@ -293,18 +294,13 @@ def as_they_are(samples: list[Any]) -> Any:
     return samples[0]
 
 
-def _write(layout: Layout, arrays: list[Any], place: int, sample: Any) -> list[Any]:
+def _write(layout: Layout, blocks: list[Block], place: int, sample: Any) -> list[Any]:
     """Writes a sample to its row; returns what of it isn't an array."""
     values: list[Any] = []
     others: list[Any] = []
     layout.flatten(sample, values, others)
-    _put(arrays, place, values)
+    put(blocks, place, values)
     return others
-
-
-def _put(arrays: list[Any], place: int, values: list[Any]) -> None:
-    for array, value in zip(arrays, values, strict=True):
-        array[place] = value
 
 
 def _kept(others: list[list[Any]], slot: Slot) -> bytes:

@@ -262,7 +262,7 @@ class Loader:
             raise
         if arrival.kind is Kind.FAILURE:
             self._fail(arrival.batch)
-        if self._is_dropped(arrival):
+        if self._iterable and self._is_dropped(arrival):
             return self._next(iterator)
         self._meter.count(arrival, asked)
         if iterator.is_planned:
@@ -303,7 +303,7 @@ class Loader:
     def _is_dropped(self, arrival: Any) -> bool:
         """Whether this is the short last batch of a stream, which is to be left out."""
         size = self.batch_size
-        return self._iterable and self.drop_last and size is not None and arrival.samples < size
+        return self.drop_last and size is not None and arrival.samples < size
 
     # ---- making it --------------------------------------------------------------------------
 

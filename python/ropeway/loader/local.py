@@ -35,9 +35,9 @@ class Local(Numbers):
         self._plans.update((plan.sequence, plan) for plan in plans)
         return len(plans)
 
-    def receive(self, wanted: list[int], ordered: bool, timeout: float | None) -> Arrival:
+    def receive(self, wanted: Iterable[int], ordered: bool, timeout: float | None) -> Arrival:
         """Makes the batch; the global generators of random numbers are as before afterwards."""
-        plan = self._plans[wanted[0]]
+        plan = self._plans[next(iter(wanted))]
         began = time.monotonic_ns()
         slot = _Heap()
         nbytes = 0

@@ -33,6 +33,9 @@ class Kind(IntEnum):
     """Nothing, as samples of this part don't look like those of the batches before."""
 
 
+_KINDS = tuple(Kind)
+
+
 class Part(NamedTuple):
     """Some of the rows of a batch that several workers make together."""
 
@@ -88,9 +91,9 @@ class Record(NamedTuple):
 
 def plan_bytes(plan: Plan) -> bytes:
     """Writes a plan."""
-    part = None if plan.part is None else tuple(plan.part)
-    body = pickle.dumps((*plan[:-1], part), protocol=5)
-    return _HEAD.pack(Kind.PLAN, 0, 0, len(body), 0, 0, 0) + body
+    fields = tuple(plan) if plan.part is None else (*plan[:-1], tuple(plan.part))
+    body = pickle.dumps(fields, protocol=5)
+    return _HEAD.pack(0, 0, 0, len(body), 0, 0, 0) + body
 
 
 def result_bytes(
@@ -112,7 +115,7 @@ def read(meta: bytes) -> Record:
     kind, _, worker, plan, layout, began, ended = _HEAD.unpack_from(meta)
     begin = _HEAD.size + plan
     return Record(
-        Kind(kind),
+        _KINDS[kind],
         meta[_HEAD.size : begin],
         meta[begin : begin + layout],
         memoryview(meta)[begin + layout :],

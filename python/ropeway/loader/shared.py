@@ -17,12 +17,12 @@ from ropeway.loader import record
 from ropeway.loader.crew import Crew
 from ropeway.loader.engine import Arrival, Numbers, Work
 from ropeway.loader.failure import Failure, samples
+from ropeway.loader.layout import Layout
 from ropeway.loader.payload import payload
 from ropeway.loader.record import Blob, Kind, Plan
 from ropeway.loader.roster import Roster
 from ropeway.loader.split import Split, Splitting
 from ropeway.loader.stats import WorkerEnding
-from ropeway.loader.structure import Layout
 from ropeway.loader.worker import STREAMS, Letter, Task
 
 _SLICE = 0.005
@@ -78,6 +78,7 @@ class Shared(Numbers):
         )
         self._task = task
         self._layouts: dict[bytes, Layout] = {}
+        self._latest_layout: tuple[bytes, Layout | None] = (b"", None)
         self._plans: dict[int, Plan] = {}
         self._troubles: dict[int, _Trouble] = {}
         self._arrived: dict[int, Any] = {}
@@ -243,7 +244,7 @@ class Shared(Numbers):
 
     # ---- receiving --------------------------------------------------------------------------
 
-    def receive(self, wanted: list[int], ordered: bool, timeout: float | None) -> Arrival:
+    def receive(self, wanted: Iterable[int], ordered: bool, timeout: float | None) -> Arrival:
         """The first of the batches with these numbers, or any of them, when it's there."""
         now = time.monotonic()
         end = None if timeout is None else now + timeout
@@ -258,11 +259,13 @@ class Shared(Numbers):
                 continue
             self._watch()
             if end is not None and time.monotonic() > end:
-                raise Timeout(self._who_is_late(wanted[0], timeout))
+                raise Timeout(self._who_is_late(next(iter(wanted)), timeout))
 
-    def _take(self, wanted: list[int], ordered: bool) -> Any:
+    def _take(self, wanted: Iterable[int], ordered: bool) -> Any:
         if ordered:
-            (number,) = self._awaited(wanted[:1])[:1]
+            number = next(iter(wanted))
+            if number in self._splits:
+                number = next(iter(self._splits[number].missing))
             lease = self._arrived.pop(number, None)
             if lease is not None:
                 return lease
@@ -288,7 +291,7 @@ class Shared(Numbers):
             self._arrived[number] = lease
         return None
 
-    def _awaited(self, wanted: list[int]) -> list[int]:
+    def _awaited(self, wanted: Iterable[int]) -> Iterable[int]:
         """The numbers of slots to wait for: of batches, or of their missing parts."""
         if not self._splits:
             return wanted
@@ -349,9 +352,7 @@ class Shared(Numbers):
 
     def _contents(self, noted: record.Record, lease: Any, plan: Plan) -> tuple[Any, int, int]:
         if noted.kind is Kind.BATCH:
-            layout = self._layouts.get(noted.layout)
-            if layout is None:
-                layout = self._layouts[noted.layout] = pickle.loads(noted.layout)
+            layout = self._layout(noted.layout)
             memory = lease.export("data")[0] if layout.nbytes else None
             others = _others(noted, lease)
             self._nbytes = layout.nbytes
@@ -370,6 +371,15 @@ class Shared(Numbers):
         if noted.kind is Kind.PLAN:
             return _NO_MEMORY, 0, 0
         return None, 0, 0
+
+    def _layout(self, pickled: bytes) -> Layout:
+        known, layout = self._latest_layout
+        if layout is None or pickled != known:  # as a rule, it's that of the last batch
+            layout = self._layouts.get(pickled)
+            if layout is None:
+                layout = self._layouts[pickled] = pickle.loads(pickled)
+            self._latest_layout = pickled, layout
+        return layout
 
     # ---- watching over the workers ----------------------------------------------------------
 

@@ -15,8 +15,8 @@ from typing import Any
 import ropeway._arrays as arrays
 from ropeway._errors import OutOfMemory
 from ropeway.loader.engine import Arrival, Spell
+from ropeway.loader.layout import Layout
 from ropeway.loader.record import Kind, Part, Plan, Record
-from ropeway.loader.structure import Layout
 
 _LEAST = 0.005
 """Seconds of work that make a part: what a part costs by itself is to be small beside it."""
@@ -91,8 +91,10 @@ class Splitting:
             return None
         rows = len(keys)
         parts = min(rows, _MOST * self._workers, int(rows * self._pace / _LEAST))
+        if parts < 2:
+            return None
         layout = self._layout(rows)
-        if parts < 2 or not layout.nbytes:
+        if not layout.nbytes:
             return None
         try:
             memory = arrays.empty((layout.nbytes,), "u1")

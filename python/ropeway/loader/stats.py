@@ -136,29 +136,24 @@ class Meter:
     """Counts what a loader hands out."""
 
     def __init__(self) -> None:
-        self.events: collections.deque[Event] = collections.deque(maxlen=_EVENTS)
+        self._events: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_EVENTS)
         self.began: int | None = None
         self.batches = self.samples = self.nbytes = self.wait = 0
 
     def count(self, arrival: Any, asked: int) -> None:
         """Counts a batch that was asked for at some time and is handed out now."""
         now = time.monotonic_ns()
+        _, sequence, _, samples, nbytes, worker, began, ended, spells = arrival
         self.batches += 1
-        self.samples += arrival.samples
-        self.nbytes += arrival.nbytes
+        self.samples += samples
+        self.nbytes += nbytes
         self.wait += now - asked
-        self.events.append(
-            Event(
-                arrival.sequence,
-                arrival.worker,
-                arrival.began,
-                arrival.ended,
-                asked,
-                now,
-                arrival.samples,
-                arrival.spells,
-            )
-        )
+        self._events.append((sequence, worker, began, ended, asked, now, samples, spells))
+
+    @property
+    def events(self) -> list[Event]:
+        """The last batches."""
+        return [Event(*event) for event in self._events]
 
     def start(self) -> None:
         """Begins to count, unless it has begun."""
@@ -184,6 +179,7 @@ class Meter:
 
     def write(self, path: "str | os.PathLike[str]") -> None:
         """Writes the timeline of the last batches in Chrome's trace format."""
+        handed_out = self.events
         events = [
             {
                 "name": f"batch {event.sequence}",
@@ -194,13 +190,13 @@ class Meter:
                 "dur": (end - begin) / 1e3,
                 "args": {"samples": samples},
             }
-            for event in self.events
+            for event in handed_out
             for thread, begin, end, samples in (
                 *((spell.worker + 1, *spell[1:]) for spell in event.work()),
                 (0, event.asked, event.handed, event.samples),
             )
         ]
-        numbers = sorted({spell.worker for event in self.events for spell in event.work()})
+        numbers = sorted({spell.worker for event in handed_out for spell in event.work()})
         names = {0: "consumer waits", **{n + 1: f"worker {n}" for n in numbers}}
         threads = [
             {"name": "thread_name", "ph": "M", "pid": 1, "tid": thread, "args": {"name": name}}

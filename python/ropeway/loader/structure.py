@@ -7,8 +7,6 @@ are dicts, lists, tuples, named tuples and dataclasses, and keep their types.
 
 import copy
 import dataclasses
-import itertools
-import math
 import sys
 from collections.abc import MutableMapping, Sequence
 from typing import Any, NamedTuple
@@ -17,15 +15,15 @@ import numpy as np
 
 from ropeway._errors import Invalid
 from ropeway._sources import is_masked, source
-from ropeway._views import AnyArray, View
+from ropeway._views import AnyArray
 
-_ALIGNMENT = 64
-_SCALARS: dict[type, np.dtype[Any]] = {
+SCALARS: dict[type, np.dtype[Any]] = {
     bool: np.dtype(np.bool_),
     int: np.dtype(np.int64),
     float: np.dtype(np.float64),
     complex: np.dtype(np.complex128),
 }
+"""The numbers that Python has, and their dtypes."""
 
 
 class Misfit(Invalid):
@@ -60,7 +58,7 @@ class ArrayLeaf(NamedTuple):
         array: AnyArray | None
         if type(value) is np.ndarray:
             array = value
-        elif _SCALARS.get(type(value)) is self.dtype and not self.shape:
+        elif SCALARS.get(type(value)) is self.dtype and not self.shape:
             arrays.append(value)
             return
         else:
@@ -235,93 +233,6 @@ def holds_only_arrays(node: Node | None) -> bool:
     return all(holds_only_arrays(child) for child in inner)
 
 
-class Layout:
-    """Where the arrays of a batch of some structure lie, for a number of rows."""
-
-    def __init__(self, node: Node, rows: int | None) -> None:
-        self.node, self.rows = node, rows
-        self._runs: list[_Run] = []
-        self.nbytes = 0
-        for leaf, alike in itertools.groupby(leaves(node)):
-            shape = leaf.shape if rows is None else (rows, *leaf.shape)
-            size = math.prod(shape) * leaf.dtype.itemsize
-            step = -(-size // _ALIGNMENT) * _ALIGNMENT
-            count = sum(1 for _ in alike)
-            self._runs.append(_Run(count, shape, leaf.dtype, self.nbytes, step))
-            self.nbytes += count * step
-        self._keys, self._kinds = _scalars(node)
-
-    def __reduce__(self) -> Any:
-        return Layout, (self.node, self.rows)
-
-    def arrays(self, memory: Any, kind: type[AnyArray] = np.ndarray) -> list[AnyArray]:
-        """The arrays of the batch, over its memory (which may be None if it takes no bytes)."""
-        found: list[AnyArray] = []
-        for run in self._runs:
-            found += run.arrays(memory, kind)
-        return found
-
-    def flatten(self, sample: Any, arrays: list[Any], others: list[Any]) -> None:
-        """Appends the leaves of a sample, which must have this structure, else raises `Misfit`."""
-        if self._keys is not None and type(sample) is dict:
-            values = sample.values()
-            if tuple(map(type, values)) == self._kinds and tuple(sample) == self._keys:
-                arrays += values
-                return
-        self.node.flatten(sample, arrays, others)
-
-    def batch(self, memory: Any, others: list[Any]) -> Any:
-        """The batch: the structure with arrays over this memory, and these lists, in it."""
-        arrays = self.arrays(memory, View)
-        if self._keys is not None:
-            return dict(zip(self._keys, arrays, strict=True))
-        return self.node.build(iter(arrays), iter(others))  # type: ignore[arg-type]
-
-    def row(self, arrays: list[AnyArray], number: int) -> Any:
-        """One row of the batch, as views; what isn't an array is None."""
-        views = [array[number, ...] for array in arrays]
-        return self.node.build(iter(views), _Nones())  # type: ignore[arg-type]
-
-
-class _Run(NamedTuple):
-    """Arrays of the same shape and dtype that follow each other, `step` bytes apart."""
-
-    size: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    offset: int
-    step: int
-
-    def arrays(self, memory: Any, kind: type[AnyArray]) -> list[AnyArray]:
-        """The arrays; one that has them all in it is taken apart faster than each is made."""
-        if not self.step:
-            return [kind(self.shape, self.dtype) for _ in range(self.size)]
-        first: AnyArray = kind(self.shape, self.dtype, memory, self.offset)
-        if self.size == 1:
-            return [first]
-        strides = self.step, *first.strides
-        return list(kind((self.size, *self.shape), self.dtype, memory, self.offset, strides))
-
-
-def _scalars(node: Node) -> tuple[tuple[Any, ...] | None, tuple[type, ...]]:
-    """Keys and types of a dict that has only Python's numbers; None for other structures."""
-    if not isinstance(node, MappingNode) or type(node.empty) is not dict:
-        return None, ()
-    kinds = {dtype: kind for kind, dtype in _SCALARS.items()}
-    children = node.children.values()
-    if not all(isinstance(leaf, ArrayLeaf) and not leaf.shape for leaf in children):
-        return None, ()
-    found = [kinds.get(leaf.dtype) for leaf in children]
-    if not all(found):
-        return None, ()
-    return tuple(node.children), tuple(kind for kind in found if kind is not None)
-
-
-class _Nones:
-    def __next__(self) -> None:
-        return None
-
-
 def as_array(value: Any) -> AnyArray | None:
     """An array over what a sample holds, None if it isn't made of numbers.
 
@@ -348,7 +259,7 @@ def _scalar_dtype(value: complex) -> np.dtype[Any]:
         return value.dtype
     for kind in (bool, int, float, complex):
         if isinstance(value, kind):
-            return _SCALARS[kind]
+            return SCALARS[kind]
     raise TypeError(f"{value!r} isn't a number")
 
 

@@ -17,11 +17,11 @@ from ropeway._pool import Pool
 from ropeway.loader import info, life, record
 from ropeway.loader.failure import failure
 from ropeway.loader.fetch import Fetcher, Result, Skip
+from ropeway.loader.layout import Layout
 from ropeway.loader.payload import Payload
 from ropeway.loader.record import Blob, Kind, Part, Plan
 from ropeway.loader.roster import Roster, Row
 from ropeway.loader.seeds import Seeds
-from ropeway.loader.structure import Layout
 
 _LARGE = 16 << 10
 STREAMS = 1 << 63

@@ -62,9 +62,20 @@ def _exchanged(x: Any, what: str) -> AnyArray | None:
     return _by_interface(x, what) if hasattr(x, "__array_interface__") else None
 
 
+def device_of(x: Any) -> tuple[int, int]:
+    """Kind and number of the device that an object with DLPack lies on.
+
+    Raises BufferError for a device that DLPack doesn't know, like PyTorch's "meta".
+    """
+    try:
+        kind, number = map(int, x.__dlpack_device__())
+    except ValueError as error:
+        raise BufferError(f"DLPack doesn't know its device: {error}") from error
+    return kind, number
+
+
 def _by_dlpack(x: Any) -> AnyArray:
-    kind, number = map(int, x.__dlpack_device__())
-    _core.check_device(kind, number)
+    _core.check_device(*device_of(x))
     if getattr(x, "is_neg", bool)():  # PyTorch refuses to export a lazy conjugate, but not this
         raise BufferError("its signs are turned by a flag that DLPack can't say: x.resolve_neg()")
     try:

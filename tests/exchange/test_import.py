@@ -215,3 +215,15 @@ def test_what_raises_in_an_export_raises_here():
         rw.share(Lazy())
     with pool.acquire() as slot, pytest.raises(BufferError, match=r"Lazy.*needs grad"):
         slot["array"] = Lazy()
+
+
+def test_a_device_that_dlpack_does_not_know_is_refused():
+    class Meta:
+        def __dlpack_device__(self):
+            raise ValueError("Unknown device type meta for Dlpack")
+
+        def __dlpack__(self, **options):
+            raise AssertionError("isn't asked")
+
+    with pytest.raises(BufferError, match=r"Meta.*device.*type meta"):
+        rw.share(Meta())

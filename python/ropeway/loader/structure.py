@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ropeway._errors import Invalid
-from ropeway._sources import is_masked, source
+from ropeway._sources import device_of, is_masked, source
 from ropeway._views import AnyArray
 
 SCALARS: dict[type, np.dtype[Any]] = {
@@ -264,10 +264,10 @@ def _scalar_dtype(value: complex) -> np.dtype[Any]:
 
 
 def _from_framework(value: Any) -> AnyArray:
-    device = tuple(map(int, value.__dlpack_device__()))
-    if device[0] not in (1, 3):
+    where = _elsewhere(value)
+    if where is not None:
         raise TypeError(
-            f"a sample holds a {type(value).__module__}.{type(value).__name__} on device {device}: "
+            f"a sample holds a {type(value).__module__}.{type(value).__name__} on device {where}: "
             "a loader carries arrays in the CPU's memory; move it there in the dataset, or move "
             "the batch to the device after the loader"
         )
@@ -275,6 +275,15 @@ def _from_framework(value: Any) -> AnyArray:
     if torch is not None and isinstance(value, torch.Tensor):
         return np.asarray(value.detach().numpy())
     return source(value, "a loader")
+
+
+def _elsewhere(value: Any) -> str | None:
+    """The device that an array lies on, None if its memory is the CPU's."""
+    try:
+        device = device_of(value)
+    except BufferError:
+        return str(getattr(value, "device", "unknown"))
+    return None if device[0] in (1, 3) else str(device)
 
 
 def _emptied(mapping: Any) -> Any:

@@ -82,6 +82,24 @@ def test_idle_workers_that_are_killed_are_replaced():
     assert len(pids) > 2
 
 
+def test_a_failing_init_is_not_told_again_by_the_next_worker():
+    iterator = iter(
+        DataLoader(sets.Numbers(16), 2, num_workers=2, worker_init_fn=sets.failing_init)
+    )
+    found = []
+    for number in range(8):
+        try:
+            found.append(next(iterator)["label"].tolist())
+        except Exception as error:
+            found.append(type(error))
+        if number == 1:
+            os.kill(iterator._workers[1].pid, signal.SIGKILL)
+    broken = [ValueError, *[UnboundLocalError] * 3]
+    assert found[1::2] == broken
+    assert found[::2] == [[4 * n, 4 * n + 1] for n in range(4)]
+    iterator._shutdown_workers()
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_that_never_get_ready_are_an_error_not_a_loop(method):
     loader = DataLoader(Ending(), num_workers=1, multiprocessing_context=method, worker_init_fn=end)

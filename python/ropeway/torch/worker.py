@@ -27,6 +27,8 @@ from ropeway.torch.chance import Notes
 from ropeway.torch.rows import Fetcher
 from ropeway.torch.task import Kind, Record
 
+_NO_FETCHER = "cannot access local variable 'fetcher' where it is not associated with a value"
+
 
 @dataclass(frozen=True)
 class Job:
@@ -72,7 +74,8 @@ class _Worker:
         self._berth = Berth()
         self._ended = False
         self._where = f"in DataLoader worker process {self._number}"
-        self._broken: Any = None
+        self._untold: Any = None
+        """An error from before the first batch, until that is asked for."""
         self._fetcher: Any = None
         self._rng = torch.Generator()
         self._begin()
@@ -97,7 +100,7 @@ class _Worker:
                 the["init_fn"](number)
             self._make_fetcher()
         except Exception as error:
-            self._broken = self._wrapped(error)
+            self._untold = self._wrapped(error)
 
     def _shuffle(self, seed: Any) -> None:
         if isinstance(self._dataset, IterDataPipe):
@@ -149,18 +152,19 @@ class _Worker:
         """Brings generators and stream to where the worker before was when it began this task."""
         if not self._job.begun:
             return
-        if self._iterable:
-            with contextlib.suppress(Exception):
-                if self._note.restore_epoch():
-                    self._make_fetcher()
-                for _ in range(fetched):
-                    self._pass_over()
+        if number > 0:
+            self._untold = None
+        with contextlib.suppress(Exception):
+            if self._note.restore_epoch():
+                self._make_fetcher()
+            for _ in range(fetched if self._iterable else 0):
+                self._pass_over()
         self._note.restore(number)
 
     def _pass_over(self) -> None:
         """Reads what the worker before has read already."""
         try:
-            self._fetcher.fetch(self._job.keys)
+            self._fetch(self._job.keys)
         except StopIteration:
             self._ended = True
         except Exception:
@@ -185,6 +189,8 @@ class _Worker:
         """Leaves this worker as if it had done a task that is done."""
         if isinstance(item, _utils.worker._ResumeIteration):
             self._resume(number, item)
+        elif self._untold is not None:
+            self._untold = None
         elif self._iterable and item is not None:
             self._pass_over()
         self._note.restore(number + 1)
@@ -212,10 +218,11 @@ class _Worker:
         self._make_fetcher()
 
     def _fetched(self, keys: Any) -> Any:
-        if self._broken is not None:
-            return self._broken
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            return untold
         try:
-            return self._fetcher.fetch(keys)
+            return self._fetch(keys)
         except StopIteration as error:
             if self._iterable:
                 self._ended = True
@@ -223,6 +230,12 @@ class _Worker:
             return self._wrapped(error, keys)
         except BaseException as error:
             return self._wrapped(error, keys)
+
+    def _fetch(self, keys: Any) -> Any:
+        """Reads a batch; without a fetcher, it is torch's error for want of one."""
+        if self._fetcher is None:
+            raise UnboundLocalError(_NO_FETCHER)
+        return self._fetcher.fetch(keys)
 
     def _send(self, lease: Any, record: Record, answer: tuple[Any, Any]) -> None:
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+WATCHDOG = 60
 INSTALLED = importlib.util.find_spec("torch") is not None
 
 if INSTALLED:
@@ -32,7 +33,11 @@ if INSTALLED:
 
 
 def pytest_collection_modifyitems(items):
-    """Keeps quiet what forks warn of, from 3.12 on, of threads that torch has started."""
+    """Gives each test a watchdog, so that a wait for a batch that never comes fails that test.
+
+    Keeps quiet what forks warn of, from 3.12 on, of threads that torch has started.
+    """
     for item in items:
         if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(WATCHDOG, method="signal"))
             item.add_marker(pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"))

@@ -62,7 +62,7 @@ def test_all_batches_may_be_kept_across_epochs_and_the_end(persistent):
 
 
 def test_when_there_is_no_room_it_says_who_keeps_it_and_goes_on_with_room(monkeypatch):
-    monkeypatch.setattr("ropeway.torch.context._MOST_SLOTS", 5)
+    monkeypatch.setattr("ropeway.torch.spare._MOST_SLOTS", 5)
     iterator = iter(DataLoader(sets.Numbers(48), 4, num_workers=2))
     kept = [next(iterator) for _ in range(5)]
     with pytest.raises(rw.OutOfMemory, match="5 batches are kept by the program"):

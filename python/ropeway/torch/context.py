@@ -16,16 +16,15 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
 from ropeway._errors import Closed, OutOfMemory, Timeout, WorkerError
-from ropeway._pool import Pool
 from ropeway.loader import life
 from ropeway.loader.failure import samples
 from ropeway.loader.roster import Roster
 from ropeway.loader.stats import WorkerEnding
 from ropeway.torch import parcel, task, worker
 from ropeway.torch.chance import Notes
+from ropeway.torch.spare import Spare
 from ropeway.torch.task import Kind
 
-_MOST_SLOTS = 65_536
 _SLICE = 0.02
 _HOPELESS = 10
 
@@ -37,22 +36,19 @@ class WorkerDied(WorkerError, RuntimeError):
 class Context:
     """Queues, an event and processes for one iterator of torch's."""
 
-    def __init__(self, loader: Any, base: Any, retries: int) -> None:
+    def __init__(self, loader: Any, base: Any, retries: int, spare: Spare) -> None:
         workers = loader.num_workers
         self.base, self.retries = base, retries
-        self.pool = Pool(
-            slots=max(1, loader.prefetch_factor) * workers + 1,
-            stages=("plan", "work", "use"),
-            max_slots=_MOST_SLOTS,
-            repeatable=("work",),
-            redeliveries=255,
-        )
+        self._spare, self._slots = spare, max(1, loader.prefetch_factor) * workers + 1
+        self.pool = spare.take(self._slots)
         self.roster, self.notes = Roster(workers), Notes(workers)
         self.keys = None if loader.batch_size is None else [None] * loader.batch_size
         self.workers: list[Worker] = []
         self._later: collections.deque[tuple[int, bytes]] = collections.deque()
         self._awake: collections.deque[Any] = collections.deque()
         self._lock = threading.Lock()  # where there is pinning, a thread receives
+        self._is_ending = self.is_done = False
+        """Whether all batches were received, so that nothing can be left in the pool."""
 
     def Queue(self) -> "Queue":  # noqa: N802
         """A queue; a worker's tasks or all results, as it turns out."""
@@ -60,7 +56,7 @@ class Context:
 
     def Event(self) -> "Event":  # noqa: N802
         """The event that ends the workers."""
-        return Event(self.pool)
+        return Event(self)
 
     def Process(self, target: Any, args: tuple[Any, ...]) -> "Worker":  # noqa: N802
         """A worker that has torch's arguments."""
@@ -75,6 +71,7 @@ class Context:
         """Gives a worker a task, as soon as there is a slot for it."""
         self._later.append((number, data))
         self._flush()
+        self._check_end()
 
     def _flush(self) -> None:
         with self._lock:
@@ -102,6 +99,31 @@ class Context:
             f"there is no room for the next batch. {kept} batches are kept by the program: a batch "
             "belongs to whoever has a tensor of it; clone what is to be kept, let go of the rest"
         )
+
+    # ---- the end ------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Lets the workers end: at the task that says so if all is done, or else now."""
+        self._is_ending = True
+        with contextlib.suppress(Closed):
+            if self.is_done:
+                self.pool.discard()  # makes room for the workers' last tasks
+                self._flush()
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if self._is_ending and (self._later or not self.is_done):
+            self.is_done = False
+            with contextlib.suppress(Closed):
+                self.pool.abort()
+
+    def settle(self) -> None:
+        """Leaves the pool to the next epoch, if its workers have ended well."""
+        if self.is_done and all(worker.exitcode == 0 for worker in self.workers):
+            self._spare.give(self.pool, self._slots)
+        elif self.is_done:
+            self.pool.abort()
+        self.is_done = False
 
     # ---- results ------------------------------------------------------------------------------
 
@@ -172,14 +194,14 @@ class Queue:
 class Event:
     """What torch takes for the event that says that all is over."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool, self._set = pool, False
+    def __init__(self, context: Context) -> None:
+        self._context, self._set = context, False
 
     def set(self) -> None:
         """Ends the workers; batches that are kept stay."""
-        self._set = True
-        with contextlib.suppress(Closed):
-            self._pool.abort()
+        if not self._set:
+            self._set = True
+            self._context.end()
 
     def is_set(self) -> bool:
         """Whether it has been set."""

@@ -9,6 +9,7 @@ import torch.utils.data
 from torch.utils.data import _utils, dataloader
 
 from ropeway.torch.context import Context, WorkerDied
+from ropeway.torch.spare import Spare
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -30,8 +31,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc, unuse
       batch that has ended `retries` + 1 workers raises `WorkerDied`, a RuntimeError that names
       its sample. With `retries=0` the first death ends the epoch, as with torch.
     - What torch's loader hangs or dies of is an error: results and exceptions that can't be
-      pickled, exceptions that aren't an `Exception`, too many kept batches. An error of
-      `worker_init_fn` is told by each batch of that worker, not by the first alone.
+      pickled, exceptions that aren't an `Exception`, too many kept batches.
     - Workers ignore Ctrl-C, and end within an instant when this process does, however it ends.
     """
 
@@ -41,6 +41,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc, unuse
             raise ValueError(f"retries must be an int from 0 to 200, found {retries!r}")
         super().__init__(*args, **options)
         self.retries = retries
+        self._spare = Spare()
 
     def _get_iterator(self) -> Any:
         if self.num_workers == 0:
@@ -68,7 +69,7 @@ class _MultiProcessingDataLoaderIter(
 
     def __init__(self, loader: Any) -> None:
         base = loader.multiprocessing_context or torch.multiprocessing
-        self._context = Context(loader, base, loader.retries)
+        self._context = Context(loader, base, loader.retries, loader._spare)
         self._watched = time.monotonic()
         super().__init__(_Seen(loader, self._context))
 
@@ -125,10 +126,14 @@ class _MultiProcessingDataLoaderIter(
         return text
 
     def _shutdown_workers(self) -> None:
+        if not self._shutdown:
+            all_came = getattr(self, "_rcvd_idx", 0) >= getattr(self, "_send_idx", 1)
+            self._context.is_done = all_came and not self._persistent_workers
         super()._shutdown_workers()
         if self._shutdown:
             for worker in self._context.workers:
                 worker.release()
+            self._context.settle()
 
 
 __all__ = ["DataLoader", "WorkerDied"]

@@ -11,7 +11,7 @@ FUTEX = "raw futex"
 SPIN = "raw spin"
 RUST = "ropeway from Rust"
 MEANS = {FUTEX: "futex", SPIN: "spin", RUST: "pool"}
-WAITS = {FUTEX: "sleeps", SPIN: "polls", RUST: "spins, then sleeps"}
+WAITS = {FUTEX: "sleeps", SPIN: "polls", RUST: "spins, yields, then sleeps"}
 
 BUILD = "cargo build --release -p ropeway-bench"
 

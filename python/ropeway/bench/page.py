@@ -21,7 +21,8 @@ METHOD = """\
 - *Raw futex* and *raw spin* are the floor: a Rust program (`crates/bench`) whose processes share
   two counters and nothing else.
 - *ropeway* is a pool as it comes: where that has helped lately it polls a little, and yields the
-  processor to others on the same core, before it sleeps. *ropeway, no spin* sleeps at once (`ROPEWAY_SPIN=0`).
+  processor to others on the same core, before it sleeps. *ropeway, no spin* sleeps at once
+  (`ROPEWAY_SPIN=0`).
 - iceoryx2 can't send a received sample on, so it answers with a second one. A semaphore carries no
   value: it shows what a call from Python costs, and serves one sender and one receiver only.
 """

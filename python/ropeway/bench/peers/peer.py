@@ -25,7 +25,7 @@ class Peer:
     needs: ClassVar[tuple[str, ...]] = ()
     """Modules that must be installed."""
     waits: ClassVar[str] = "sleeps"
-    """What a receiver does that finds nothing: "sleeps", "polls", or "spins, yields, then sleeps"."""
+    """What a receiver does that finds nothing: "sleeps", "polls", "spins, yields, then sleeps"."""
     copies: ClassVar[bool] = False
     """Whether the array's bytes travel, so that large arrays take long."""
     carries_value: ClassVar[bool] = True

@@ -1,5 +1,6 @@
 """Arrays in the session's memory: they pickle as handles and open onto the same bytes."""
 
+import pickle
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
@@ -66,6 +67,16 @@ def share(x: Any) -> Array:
     array, _ = _make(wanted, "F" if plain.flags.fnc else "C")
     copy_elements(plain, array)
     return array
+
+
+def claim(array: Array) -> bytes:
+    """Pickles an array so that it goes with its last holder, opened from this pickle or not.
+
+    Whoever is to open it must do so while somebody, such as the caller, holds it.
+    """
+    handle = pickle.dumps(array, protocol=5)
+    pickle.loads(handle)
+    return handle
 
 
 def view(export: Any, text: str, shape: tuple[int, ...]) -> View:

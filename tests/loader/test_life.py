@@ -16,6 +16,7 @@ from datasets import Epochs, Made, Numbers, Pid, Slow
 import ropeway as rw
 from ropeway.loader.order import IndexOrder
 from ropeway.loader.shared import Shared
+from ropeway.loader.zygote import Zygote
 
 
 def numbers(batches):
@@ -29,6 +30,22 @@ def test_a_closed_loader_leaves_no_shared_memory(method):
     assert numbers(loader) == list(range(20))
     loader.close()
     del loader
+    gc.collect()
+    assert rw._core.arena_snapshot()["arrays"] == before
+
+
+def test_workers_that_were_never_started_leave_no_shared_memory(monkeypatch):
+    def start(*how):
+        raise KeyboardInterrupt
+
+    gc.collect()
+    before = rw._core.arena_snapshot()["arrays"]
+    monkeypatch.setattr(Zygote, "start", start)
+    batches = rw.Loader(Numbers(8), 4, 2)
+    with pytest.raises(KeyboardInterrupt):
+        iter(batches)
+    batches.close()
+    del batches
     gc.collect()
     assert rw._core.arena_snapshot()["arrays"] == before
 

@@ -66,11 +66,15 @@ pub(crate) fn inherited() -> Vec<Arc<Arena>> {
 
 impl Arena {
     fn bequest(&self) -> Option<Inheritance> {
-        let open = self.lock().clone();
         let member = claim_entry(&self.at.board, Alive::hold_inheritable).ok()?;
-        for &slot in open.counts.keys() {
-            self.at.board.0.tag(member.me, slot).store(mark(member.tenancy), Release);
-        }
+        // Locked until all are marked: other threads let go of arrays, also without the interpreter.
+        let open = {
+            let open = self.lock();
+            for &slot in open.counts.keys() {
+                self.at.board.0.tag(member.me, slot).store(mark(member.tenancy), Release);
+            }
+            open.clone()
+        };
         fence(SeqCst);
         let known = self.at.memory.lock_known();
         // SAFETY: the guard is dropped before `at`, which keeps the lock (fields drop in order).

@@ -33,6 +33,7 @@ def payload(dataset: Any, collate: Any, method: str) -> Payload:
     """
     data, main = _pickled((dataset, collate), dataset, method)
     shared = arrays.share(np.frombuffer(data, "u1"))
+    arrays.claim(shared)  # the loader holds it until its workers have ended
     return Payload(shared, _modules(dataset, collate), main)
 
 

@@ -36,6 +36,8 @@ class Roster:
         self._rows = arrays.zeros((workers, 8), "i8")
         self._rows[:, _SEQUENCE] = -1
         self._runs = arrays.zeros(_RUNS, "u1")
+        for array in self._rows, self._runs:
+            arrays.claim(array)  # workers open it while their parent has it, or not at all
 
     # ---- the worker's side ------------------------------------------------------------------
 

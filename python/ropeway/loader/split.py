@@ -100,8 +100,7 @@ class Splitting:
             memory = arrays.empty((layout.nbytes,), "u1")
         except OutOfMemory:
             return None  # then it's the pool's to say so
-        handle = pickle.dumps(memory, protocol=5)
-        pickle.loads(handle)  # from now on it isn't kept for one who has yet to open it
+        handle = arrays.claim(memory)
         self._memories = [known for known in self._memories if known() is not None]
         self._memories.append(weakref.ref(memory))
         split = Split(plan, layout, memory)

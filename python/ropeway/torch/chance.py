@@ -26,6 +26,7 @@ class Notes:
     def __init__(self, workers: int) -> None:
         self._notes = arrays.zeros((workers, 3, _ROOM), "u1")
         self._notes[:, :, :8].view("i8")[...] = _NONE
+        arrays.claim(self._notes)
 
     def of(self, number: int) -> "Note":
         """The notes of one worker."""

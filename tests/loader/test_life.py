@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import signal
+import subprocess
 import threading
 import time
 
@@ -48,6 +49,15 @@ def test_workers_that_were_never_started_leave_no_shared_memory(monkeypatch):
     del batches
     gc.collect()
     assert rw._core.arena_snapshot()["arrays"] == before
+
+
+def test_workers_aren_t_taken_for_older_ones_that_had_their_process_ids(loader):
+    batches = loader(Slow(40, 0.002), 4, 2)
+    with subprocess.Popen(["true"]) as latest:
+        ids = range(latest.pid, latest.pid + 10_000)
+    Zygote.get()._reports.update(dict.fromkeys(ids, 0))  # of loaders that were closed
+    assert numbers(batches) == list(range(40))
+    assert batches.stats().restarts == 0
 
 
 def test_a_closed_loader_can_be_used_again(loader):

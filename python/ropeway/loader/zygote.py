@@ -94,6 +94,7 @@ class Zygote:
             where = dict(os.environ), os.getcwd()
             self._send(("start", serial, number, task, *where), reader)
             pid: int = self._answer("started", serial)
+            self._reports.pop(pid, None)  # of one that had this id before
             return pid
 
     def status(self, pid: int) -> int | None:

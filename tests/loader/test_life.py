@@ -259,6 +259,13 @@ def length_of_large(index):
     return len(os.environ[f"LARGE_{index}"])
 
 
+def test_what_the_main_module_raises_is_told_however_long_it_is(tmp_path):
+    file = tmp_path / "long.py"
+    file.write_text("raise ValueError('x' * 1_000_000)")
+    with pytest.raises(RuntimeError, match="x" * 1000):
+        Zygote.get().prepare((), {"init_main_from_path": str(file)})
+
+
 def test_the_process_that_forks_workers_has_one_thread(loader):
     batches = loader(Numbers(8), 4, 2)
     list(batches)

@@ -24,6 +24,8 @@ from ropeway.loader import life
 _MESSAGE = 1 << 20
 _SHORT = 64 << 10
 """Bytes of a request that go through the socket; longer ones go by a file in memory."""
+_TOLD = 20_000
+"""Characters of an error that are told, from its end: more than that don't help."""
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _PROGRAM = """
 import sys
@@ -306,7 +308,7 @@ def _prepare(main: dict[str, Any]) -> str | None:
     try:
         spawn.prepare(main)
     except BaseException:
-        return traceback.format_exc()
+        return traceback.format_exc()[-_TOLD:]
     finally:
         preparing = False
     return None

@@ -62,7 +62,8 @@ class Soak:
         for _ in range(16):
             self.queue.put(np.zeros(LARGEST + 65536, "u1"))
             kept.append(self.queue.get())
-        kept = [rw.empty(LARGEST, "u1") for _ in range(16)]
+        # An array gets memory that is at most twice as large, so there is to be some of every size.
+        kept = [rw.empty(1 << log, "u1") for log in range(21, 12, -1) for _ in range(16)]
         kept.clear()
         for _ in range(WARM_LAPS):
             self.lap()

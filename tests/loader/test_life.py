@@ -190,8 +190,12 @@ def a_hundred_kilobytes(index):
     return np.full(100_000, index, "u1")
 
 
-def test_batches_that_take_no_time_are_planned_further_ahead_unless_told_otherwise(loader):
-    for prefetch, expected in ((None, 24), (4, 4)):
+@pytest.mark.parametrize(("brief", "most"), [(1 << 60, 96), (0, 6)])
+def test_batches_that_take_no_time_are_planned_further_ahead_unless_told_otherwise(
+    loader, monkeypatch, brief, most
+):
+    monkeypatch.setattr("ropeway.loader.shared._BRIEF", brief)  # nanoseconds that are no time
+    for prefetch, expected in ((None, most), (4, 4)):
         batches = loader(Numbers(400), 1, 2, prefetch=prefetch)
         assert numbers(batches) == list(range(400))
         assert batches._engine.window == expected

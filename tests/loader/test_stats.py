@@ -91,11 +91,11 @@ def test_a_bar_without_its_package_is_an_error_that_names_it(loader, monkeypatch
 
 def test_keeping_many_large_batches_is_warned_of_once(loader, monkeypatch):
     monkeypatch.setattr("ropeway.loader.shared._KEPT_BYTES", 1000)
-    batches = loader(Numbers(200), 2, 2)
+    batches = loader(Numbers(600), 2, 2)
     with pytest.warns(ResourceWarning, match="batches.*are kept") as caught:
         kept = list(batches)
     assert len(caught) == 1
-    assert numbers(kept) == list(range(200))
+    assert numbers(kept) == list(range(600))
 
 
 def test_a_memory_limit_is_an_error_that_says_who_holds_what(loader):

@@ -77,11 +77,15 @@ if __name__ == "__main__":
 
     with make() as loader:
         rows(loader), rows(loader)
-        begin = time.monotonic()
+        pids = loader._engine.crew.pids()
+        end = time.monotonic() + 30
+        while not any(s.stage == "use" for s in loader._engine.pool.status().slots):
+            assert time.monotonic() < end, "the next epoch's batches come before they are asked for"
+            time.sleep(0.01)
         next(iter(loader))
-        print(time.monotonic() - begin)
+        assert loader._engine.crew.pids() == pids
 """
 
 
 def test_epochs_begin_and_end_cleanly(room, loader_method):
-    assert float(room.run(PROGRAM, loader_method, seconds=60)) < 0.2
+    room.run(PROGRAM, loader_method, seconds=60)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-WATCHDOG = 60
+WATCHDOG = 100
 INSTALLED = importlib.util.find_spec("torch") is not None
 
 if INSTALLED:

@@ -80,13 +80,16 @@ class Context:
                 try:
                     with self.pool.acquire(timeout=0) as slot:
                         slot.number, slot.meta_bytes = number, data
-                        slot.publish()
+                        try:
+                            slot.publish()
+                        finally:  # also when an interrupt comes behind it
+                            if slot.ended:
+                                self._later.popleft()
                 except (Timeout, OutOfMemory):
                     return
                 except Closed:
                     self._later.clear()
                     return
-                self._later.popleft()
 
     def check_progress(self) -> None:
         """Raises `OutOfMemory` if it is only the program that could make room; nothing is lost."""

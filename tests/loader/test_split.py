@@ -21,10 +21,17 @@ from datasets import (
 )
 
 import ropeway as rw
+from ropeway.loader import split
 
 PACE = 0.001
 """Seconds for a sample: batches of 64 are long enough to be made in parts."""
 WATCHDOG = 30
+
+
+@pytest.fixture(autouse=True)
+def short_parts(monkeypatch):
+    """Makes parts of less work than usual, so that the tests are short."""
+    monkeypatch.setattr(split, "_LEAST", 0.005)
 
 
 class Paced:

@@ -24,6 +24,8 @@ where it finds fresh memory. Batches that are only slow while their memory is fr
 _MOST = 4
 """Parts for each worker: more make the wait for a slow sample's neighbours shorter."""
 _WEIGHT = 0.2
+_WHOLE = {4, 16, 64, 256}
+"""Which of those that could be made in parts stay whole, to see what they take in warm memory."""
 
 
 class Split:
@@ -70,6 +72,7 @@ class Splitting:
         self._known: bytes | None = None
         self._layouts: dict[int, Layout] = {}
         self._pace = 0.0  # seconds for a row
+        self._long = 0  # batches that took long enough
         self._memories: list[weakref.ref[arrays.Array]] = []
 
     def learn(self, layout: bytes | None, rows: int, nanoseconds: int) -> None:
@@ -93,7 +96,8 @@ class Splitting:
             return None
         rows = len(keys)
         parts = min(rows, _MOST * self._workers, int(rows * self._pace / _LEAST))
-        if parts < 2:
+        self._long += parts > 1
+        if parts < 2 or self._long in _WHOLE:
             return None
         layout = self._layout(rows)
         if not layout.nbytes:

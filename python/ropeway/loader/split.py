@@ -18,7 +18,7 @@ from ropeway.loader.engine import Arrival, Spell
 from ropeway.loader.layout import Layout
 from ropeway.loader.record import Kind, Part, Plan, Record
 
-_LEAST = 0.03
+_LEAST = 0.1
 """Seconds of work that make a part: what a part costs by itself is to be small beside it, also
 where it finds fresh memory. Batches that are only slow while their memory is fresh stay whole."""
 _MOST = 4

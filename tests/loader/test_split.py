@@ -1,7 +1,9 @@
 """Batches that several workers make together: the same streams, sooner."""
 
 import gc
+import itertools
 import os
+import pickle
 import random
 import time
 
@@ -22,6 +24,9 @@ from datasets import (
 
 import ropeway as rw
 from ropeway.loader import split
+from ropeway.loader.layout import Layout
+from ropeway.loader.record import Plan
+from ropeway.loader.structure import structure
 
 PACE = 0.001
 """Seconds for a sample: batches of 64 are long enough to be made in parts."""
@@ -294,3 +299,18 @@ def test_a_part_that_can_t_be_read_fails_its_batch_and_the_rest_comes(loader):
 
 def unreadable(index):
     return {"number": index, "thing": Unreadable(index if index == 451 else None)}
+
+
+def test_a_pace_that_was_slow_at_first_stops_the_splitting_at_once():
+    """In fresh memory all batches are slow, and parts lie in fresh memory."""
+    splitting, plan, numbers = (
+        split.Splitting(2, True),
+        Plan(0, 0, 0, [*range(8)]),
+        itertools.count(),
+    )
+    layout = Layout(structure(np.zeros(4)), 8)
+    splitting.learn(pickle.dumps(layout), 8, nanoseconds=10**9)
+    made = [splitting.split(plan, numbers.__next__) for _ in range(4)]
+    assert [one is not None for one in made] == [True, True, True, False]  # one shows the pace
+    splitting.learn(None, 8, nanoseconds=10**6)
+    assert splitting.split(plan, numbers.__next__) is None

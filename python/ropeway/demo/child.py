@@ -6,9 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
+
+from ropeway import _interrupts
 
 from . import DemoError
 
@@ -31,7 +32,7 @@ class Child:
         self.process = spawn.Process(
             target=_run, args=(work, sender, *arguments), name=name, daemon=True
         )
-        with _interrupts_held():
+        with _interrupts.held(spawn):
             self.process.start()
         sender.close()
         self.pid: int = self.process.pid or 0
@@ -80,7 +81,7 @@ class Child:
 
 def _run(work: Callable[..., None], reports: Connection, *arguments: Any) -> None:
     """Does a child's work; Ctrl-C is the parent's to hear."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _interrupts.ignore()
     from ropeway import RopewayError
 
     try:
@@ -89,20 +90,6 @@ def _run(work: Callable[..., None], reports: Connection, *arguments: Any) -> Non
         reports.send(Failed(str(error)))
     except BrokenPipeError:  # the parent is gone
         pass
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Holds Ctrl-C back while a process starts.
-
-    So the process never sees one, not even before it runs any code of ours.
-    """
-    resource_tracker.ensure_running()  # it would undo the hold if it were started inside
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def keep_to_one_thread() -> None:

@@ -5,12 +5,12 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from ropeway import _interrupts
 from ropeway._errors import WorkerError
 from ropeway.loader import life, zygote
 from ropeway.loader.roster import Duty
@@ -99,12 +99,15 @@ class Crew:
         if self._owner != os.getpid():
             return
         end = time.monotonic() + patience
-        while self._hands and time.monotonic() < end:
-            if not self.ended():
-                time.sleep(_PAUSE)
-        hands, self._hands = self._hands, {}
-        for hand in hands.values():
-            hand.close()
+        try:
+            while self._hands and time.monotonic() < end:
+                if not self.ended():
+                    time.sleep(_PAUSE)
+        finally:  # also when an interrupt ends the wait
+            hands, self._hands = self._hands, {}
+            with contextlib.ExitStack() as closing:
+                for hand in hands.values():
+                    closing.callback(hand.close)
 
     def _somebody_is_ready(self) -> bool:
         return any(self._task.roster.read(number).ready for number in self._hands)
@@ -158,15 +161,12 @@ class _Process:
         self._process = context.Process(
             target=_serve, args=(number, reader, task), name=f"ropeway-worker-{number}"
         )
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with _without_missing_file():
+            with _interrupts.held(context), _without_missing_file():
                 self._process.start()
         except BaseException:
             self._life.close()
             raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self._life.given()
         self.pid = self._process.pid
 
@@ -199,8 +199,6 @@ def _without_missing_file() -> Iterator[None]:
 
 def _serve(number: int, reader: life.Reader, task: Task) -> None:
     """What `multiprocessing` runs in a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     serve(number, reader.descriptor, task)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from multiprocessing import util
 from typing import Any
 
-from ropeway import _message
+from ropeway import _interrupts, _message
 from ropeway._errors import Closed, OutOfMemory, Timeout, WorkerError
 from ropeway._pool import Pool
 from ropeway.loader import record
@@ -512,7 +512,8 @@ def _throw_away(lease: Any) -> None:
 
 
 def _close(pool: Pool, crew: Crew) -> None:
-    with contextlib.suppress(Closed):
-        pool.abort()
-    crew.stop(_PATIENCE)
-    pool.sweep()
+    with _interrupts.quiet_at_exit():
+        with contextlib.suppress(Closed):
+            pool.abort()
+        crew.stop(_PATIENCE)
+        pool.sweep()

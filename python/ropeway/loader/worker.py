@@ -5,13 +5,12 @@ import contextlib
 import gc
 import os
 import pickle
-import signal
 import sys
 import weakref
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ropeway import _message
+from ropeway import _interrupts, _message
 from ropeway._errors import Closed, Gone, InUse, Invalid, OutOfMemory, Timeout
 from ropeway._pool import Pool
 from ropeway.loader import info, life, record
@@ -53,7 +52,7 @@ class Task:
 def serve(number: int, reader: int, task: Task) -> None:
     """A worker's whole life."""
     life.depend(reader)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _interrupts.ignore()
     with contextlib.suppress(Closed):
         _Worker(number, task).serve()
 

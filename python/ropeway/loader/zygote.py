@@ -19,6 +19,7 @@ from importlib import import_module
 from multiprocessing import util
 from typing import Any, BinaryIO
 
+from ropeway import _interrupts
 from ropeway.loader import life
 
 _MESSAGE = 1 << 20
@@ -173,24 +174,22 @@ def _start(descriptor: int, reader: int) -> "subprocess.Popen[bytes]":
         environment.setdefault(name, "1")
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     program = _PROGRAM.format(descriptor, reader)
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it is ignored there
-    try:
+    with _interrupts.held():
         return subprocess.Popen(
             [sys.executable, *flags, "-c", program, ":".join(sys.path)],
             pass_fds=[descriptor, reader],
             stdin=subprocess.DEVNULL,
             env=environment,
         )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _end(ours: socket.socket, process: "subprocess.Popen[bytes]", held: life.Life) -> None:
     with contextlib.suppress(OSError):
         ours.shutdown(socket.SHUT_RDWR)  # a forked child may have the socket too
     ours.close()
-    process.wait()
-    held.close()
+    held.close()  # it may be in the middle of an import, so it is killed
+    with _interrupts.quiet_at_exit():
+        process.wait()
 
 
 # ---- the zygote itself ---------------------------------------------------------------------------
@@ -199,8 +198,7 @@ def _end(ours: socket.socket, process: "subprocess.Popen[bytes]", held: life.Lif
 def main(descriptor: int, reader: int) -> None:
     """Serves until the other end of the socket is closed."""
     life.depend(reader)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _interrupts.ignore()
     from ropeway.loader import worker  # noqa: F401  (it is what workers need)
 
     ours = socket.socket(fileno=descriptor)

@@ -15,6 +15,7 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
+from ropeway import _interrupts
 from ropeway._errors import Closed, OutOfMemory, Timeout, WorkerError
 from ropeway.loader import life
 from ropeway.loader.failure import samples
@@ -306,7 +307,8 @@ class Worker:
                 target=worker.serve, args=(life.Reader(held.reader), job)
             )
             process.daemon = True
-            process.start()
+            with _interrupts.held(context.base):
+                process.start()
         except BaseException as error:
             held.close()
             if "daemonic" in str(error):  # torch's text says no way out

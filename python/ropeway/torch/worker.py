@@ -4,7 +4,6 @@ import contextlib
 import gc
 import os
 import random
-import signal
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.utils.data import IterDataPipe, _utils
 from torch.utils.data.dataloader import _DatasetKind
 from torch.utils.data.graph_settings import apply_random_seed
 
+from ropeway import _interrupts
 from ropeway._errors import Closed, InUse, Timeout
 from ropeway._pool import Pool
 from ropeway.loader import life
@@ -55,7 +55,7 @@ class Job:
 def serve(reader: life.Reader, job: Job) -> None:
     """A worker's whole life."""
     life.depend(reader.descriptor)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _interrupts.ignore()
     with contextlib.suppress(Closed):
         _Worker(job).serve()
     with contextlib.suppress(AttributeError):

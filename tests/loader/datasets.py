@@ -101,6 +101,20 @@ class Random(Numbers):
         )
 
 
+class RandomLater(Numbers):
+    """Writes to rows, and draws from some sample on: first Python's numbers, then NumPy's."""
+
+    def __getitem__(self, index):
+        return {"drawn": np.zeros(3)}
+
+    def __getitem_into__(self, index, out):
+        out["drawn"][:] = index, 0, 0
+        if index >= 29:
+            out["drawn"][1] = random.random()
+        if index >= 51:
+            out["drawn"][2] = np.random.random()
+
+
 class Info(Numbers):
     def __getitem__(self, index):
         info = rw.worker_info()

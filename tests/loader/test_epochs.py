@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
-from datasets import Epochs, Info, Numbers, Pid, Random, RandomStream, Slow, shaken
+from datasets import Epochs, Info, Numbers, Pid, Random, RandomLater, RandomStream, Slow, shaken
 
 import ropeway as rw
 from ropeway.loader.order import IndexOrder, Permutation
@@ -206,6 +206,20 @@ def test_randomness_belongs_to_samples_not_to_workers(loader, method):
     other = run(2, 1235, method)
     drawn = [tuple(row[1:]) for epochs in (reference, other) for epoch in epochs for row in epoch]
     assert len(set(drawn)) == 4 * 64
+
+
+def test_samples_in_place_that_draw_later_are_seeded_too(loader):
+    def run(workers, size):
+        return [
+            row
+            for batch in loader(RandomLater(96), size, workers, seed=3)
+            for row in batch["drawn"].tolist()
+        ]
+
+    reference = run(0, 8)
+    assert run(1, 8) == run(2, 8) == run(2, 16) == run(1, 32) == reference
+    assert len({drawn for _, drawn, _ in reference}) == 1 + 96 - 29
+    assert len({drawn for *_, drawn in reference}) == 1 + 96 - 51
 
 
 def test_randomness_is_independent_of_the_order_and_of_the_batch(loader):

@@ -1,6 +1,7 @@
 """Reads the samples of a batch and puts them where the batch lies."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -20,6 +21,13 @@ from ropeway.loader.structure import (
 )
 
 Collate = Callable[[list[Any]], Any]
+Step = Callable[[int], bool]
+"""Called with the place of a sample before it is read: whether the batch is still wanted."""
+
+
+_BRIEF = 0.02
+"""Seconds of work below which a batch is done again, should one of its samples draw: looking at
+each costs more where samples take no time, as what is looked at has left the cache by then."""
 
 
 class Slot(Protocol):
@@ -49,55 +57,45 @@ class Result:
 
 
 class Fetcher:
-    """Reads samples of a dataset, in a worker or in the caller's process.
+    """Reads samples of a dataset, in a worker or in the caller's process."""
 
-    `at` is called before each sample with its place in the batch.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Any,
-        info: WorkerInfo,
-        seeds: Seeds,
-        at: Callable[[int], None],
-    ) -> None:
+    def __init__(self, dataset: Any, collate: Any, info: WorkerInfo, seeds: Seeds) -> None:
         self._dataset, self._collate = dataset, collate
-        self._info, self._seeds, self._at = info, seeds, at
+        self._info, self._seeds = info, seeds
         self._epoch: int | None = None
         self._node: Node | None = None
         self._layouts: dict[int, Layout] = {}
         self._many = getattr(dataset, "__getitems__", None)
         self._into = getattr(dataset, "__getitem_into__", None)
         self._stream: Stream | None = None
+        self._looks_often = True
+        """Whether each sample is looked at for random numbers it has drawn, not each batch."""
 
-    def fill(self, plan: Plan, slot: Slot, wanted: Callable[[], bool]) -> Result:
+    def fill(self, plan: Plan, slot: Slot, at: Step) -> Result:
         """Does what a plan says; raises `Skip` if it isn't wanted any more."""
         self._tell_epoch(plan.epoch)
         if plan.keys is None:
             return self._fill_from_stream(plan, slot)
         if self._collate is not None:
-            samples = self._samples(plan, wanted)
+            samples = self._samples(plan, at)
             return self._collated(samples, slot)
         if self._many is not None:
-            return self._fill_from(iter(self._at_once(plan)), len(plan.keys), slot)
-        return self._fill_rows(plan, slot, wanted)
+            return self._fill_from(iter(self._at_once(plan, at)), len(plan.keys), slot)
+        return self._fill_rows(plan, slot, at)
 
-    def fill_part(
-        self, plan: Plan, layout: Layout, memory: Any, slot: Slot, wanted: Callable[[], bool]
-    ) -> Result:
+    def fill_part(self, plan: Plan, layout: Layout, memory: Any, slot: Slot, at: Step) -> Result:
         """Fills some rows of a batch; raises `Skip` if it isn't wanted any more."""
         self._tell_epoch(plan.epoch)
         keys, first = plan.keys or [], plan.part.first if plan.part is not None else 0
         if self._into is not None and holds_only_arrays(layout.node):
             rows = [array[first : first + len(keys)] for array in layout.arrays(memory)]
-            self._write_into(plan, layout, rows, wanted)
+            self._write_into(plan, layout, rows, at)
             return Result(Kind.BATCH, layout, b"", len(keys))
         try:
             blocks = layout.blocks(memory)
             others = [
                 _write(layout, blocks, place, sample)
-                for place, sample in enumerate(self._each(plan, wanted), first)
+                for place, sample in enumerate(self._each(plan, at), first)
             ]
         except Misfit:
             return Result(Kind.MISFIT)
@@ -111,63 +109,62 @@ class Fetcher:
 
     # ---- one sample after the other ---------------------------------------------------------
 
-    def _fill_rows(self, plan: Plan, slot: Slot, wanted: Callable[[], bool]) -> Result:
+    def _fill_rows(self, plan: Plan, slot: Slot, at: Step) -> Result:
         keys = plan.keys or []
-        samples = self._each(plan, wanted)
+        samples = self._each(plan, at)
         if self._into is None:
             return self._fill_from(samples, len(keys), slot)
         first = [] if self._node is not None else [next(samples)]
         if first:
             self._settle(structure(first[0]))
         if holds_only_arrays(self._node):  # else it can't be written to rows
-            return self._fill_into(plan, slot, wanted)
+            return self._fill_into(plan, slot, at)
         return self._fill_from(itertools.chain(first, samples), len(keys), slot)
 
-    def _each(self, plan: Plan, wanted: Callable[[], bool]) -> Iterator[Any]:
+    def _each(self, plan: Plan, at: Step) -> Iterator[Any]:
         for place, key in enumerate(plan.keys or []):
-            if place and not wanted():
+            if not at(place):
                 raise Skip
-            yield self._sample(plan.epoch, place, key)
+            yield self._sample(plan.epoch, key)
 
-    def _sample(self, epoch: int, place: int, key: Any) -> Any:
-        self._at(place)
+    def _sample(self, epoch: int, key: Any) -> Any:
         self._seeds.begin(epoch, key)
         sample = self._dataset[key]
         if self._seeds.begin_again():
             sample = self._dataset[key]
         return sample
 
-    def _fill_into(self, plan: Plan, slot: Slot, wanted: Callable[[], bool]) -> Result:
+    def _fill_into(self, plan: Plan, slot: Slot, at: Step) -> Result:
         """Lets the dataset write its samples into their rows: all, also one read already."""
         keys = plan.keys or []
         layout = self._layout(len(keys))
         arrays = layout.arrays(slot.memory(layout.nbytes))
-        self._write_into(plan, layout, arrays, wanted)
+        self._write_into(plan, layout, arrays, at)
         return Result(Kind.BATCH, layout, b"", len(keys))
 
-    def _write_into(
-        self, plan: Plan, layout: Layout, arrays: list[Any], wanted: Callable[[], bool]
-    ) -> None:
-        for place, key in enumerate(plan.keys or []):
-            if place and not wanted():
-                raise Skip
-            self._at(place)
-            self._seeds.begin(plan.epoch, key)
-            self._into_row(key, layout, arrays, place)
-            if self._seeds.begin_again():
-                self._into_row(key, layout, arrays, place)
-
-    def _into_row(self, key: Any, layout: Layout, arrays: list[Any], place: int) -> None:
-        self._into(key, layout.row(arrays, place))  # type: ignore[misc]
+    def _write_into(self, plan: Plan, layout: Layout, arrays: list[Any], at: Step) -> None:
+        into: Any = self._into
+        begin, begin_again = self._seeds.begin, self._seeds.begin_again
+        began, again = time.monotonic(), True
+        while again:
+            for place, key in enumerate(plan.keys or []):
+                if not at(place):
+                    raise Skip
+                begin(plan.epoch, key)
+                into(key, layout.row(arrays, place))
+                if self._looks_often and begin_again():
+                    into(key, layout.row(arrays, place))
+            again = not self._looks_often and begin_again()
+        self._looks_often = time.monotonic() - began > _BRIEF
 
     # ---- all at once ------------------------------------------------------------------------
 
-    def _samples(self, plan: Plan, wanted: Callable[[], bool]) -> list[Any]:
-        return list(self._at_once(plan)) if self._many else list(self._each(plan, wanted))
+    def _samples(self, plan: Plan, at: Step) -> list[Any]:
+        return list(self._at_once(plan, at)) if self._many else list(self._each(plan, at))
 
-    def _at_once(self, plan: Plan) -> list[Any]:
+    def _at_once(self, plan: Plan, at: Step) -> list[Any]:
         keys = plan.keys or []
-        self._at(0)
+        at(0)
         self._seeds.begin(plan.epoch, keys[0])
         samples = self._many(keys)  # type: ignore[misc]
         if self._seeds.begin_again():

@@ -22,6 +22,7 @@ class Layout:
 
     def __init__(self, node: Node, rows: int | None) -> None:
         self.node, self.rows = node, rows
+        self._is_array = isinstance(node, ArrayLeaf)
         self._runs: list[_Run] = []
         self.nbytes = 0
         for leaf, alike in itertools.groupby(leaves(node)):
@@ -71,6 +72,8 @@ class Layout:
 
     def row(self, arrays: list[AnyArray], number: int) -> Any:
         """One row of the batch, as views; what isn't an array is None."""
+        if self._is_array:
+            return arrays[0][number, ...]
         views = [array[number, ...] for array in arrays]
         return self.node.build(iter(views), _Nones())  # type: ignore[arg-type]
 

@@ -26,7 +26,7 @@ class Local(Numbers):
         super().__init__()
         self._seeds = Seeds(work.seed, eager=True)
         about = info.WorkerInfo(0, 1, work.dataset, work.seed, self._seeds)
-        self._fetcher = Fetcher(work.dataset, work.collate, about, self._seeds, lambda _: None)
+        self._fetcher = Fetcher(work.dataset, work.collate, about, self._seeds)
         self._about = about
         self._plans: dict[int, Plan] = {}
 
@@ -58,7 +58,7 @@ class Local(Numbers):
         state, before = GlobalState(), info.worker_info()
         info.enter(self._about)
         try:
-            return self._fetcher.fill(plan, slot, lambda: True)
+            return self._fetcher.fill(plan, slot, lambda _: True)
         finally:
             info.enter(before)
             state.restore()

@@ -4,6 +4,7 @@ A worker writes only its own row; the parent reads it when the worker is late or
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ropeway._arrays as arrays
@@ -98,6 +99,16 @@ class Row:
     def at(self, position: int) -> None:
         """Notes the sample that is about to be read."""
         self._row[_POSITION] = position
+
+    def steps(self, run: int) -> Callable[[int], bool]:
+        """What notes the sample that is about to be read, and says if the run is still wanted."""
+        row, runs, place = self._row, self._runs, run % _RUNS
+
+        def at(position: int) -> bool:
+            row[_POSITION] = position
+            return bool(runs[place])
+
+        return at
 
     @property
     def position(self) -> int:

@@ -1,9 +1,10 @@
 """Randomness that belongs to a sample: keyed by (seed, epoch, key), whoever does the work.
 
 Seeding NumPy's and Python's generators takes longer than many a sample. So a worker seeds them
-once, and looks after each sample whether it has drawn from them. The first that has is done
-again, seeded, and from then on each sample is seeded before it is asked for. Generators of NumPy
-that nobody has imported yet can't have been drawn from, so workers don't import them to begin with.
+once, and looks after each sample, or each batch where that takes no time, whether it has drawn
+from them. The first that has is done again, seeded, and from then on each sample is seeded before
+it is asked for. Generators of NumPy that nobody has imported yet can't have been drawn from, so
+workers don't import them to begin with.
 """
 
 import ctypes
@@ -46,7 +47,7 @@ class Seeds:
         self._look()
 
     def begin_again(self) -> bool:
-        """Whether the sample has drawn random numbers without being seeded; seeds it now."""
+        """Whether numbers were drawn since the last look without being seeded; seeds now."""
         if self._watched is None:
             return False
         if len(self._watched) == 1 and "numpy.random" in sys.modules:

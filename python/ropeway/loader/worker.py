@@ -88,7 +88,7 @@ class _Worker:
         seeds = Seeds(task.seed)
         about = info.WorkerInfo(self._number, task.workers, dataset, task.seed, seeds)
         info.enter(about)
-        self._fetcher = Fetcher(dataset, collate, about, seeds, self._row.at)
+        self._fetcher = Fetcher(dataset, collate, about, seeds)
 
     def serve(self) -> None:
         """Works until the pool is closed."""
@@ -132,10 +132,9 @@ class _Worker:
 
     def _filled(self, lease: Any, plan: Plan) -> Result:
         fetcher: Any = self._fetcher
+        at = self._row.steps(plan.run)
         if plan.part is None:
-            return fetcher.fill(  # type: ignore[no-any-return]
-                plan, _Slot(lease), lambda: self._row.wanted(plan.run)
-            )
+            return fetcher.fill(plan, _Slot(lease), at)  # type: ignore[no-any-return]
         try:
             memory = pickle.loads(plan.part.memory)
         except Gone:
@@ -143,7 +142,7 @@ class _Worker:
         self._rows = weakref.ref(memory)
         layout = self._part_layout(plan.part)
         return fetcher.fill_part(  # type: ignore[no-any-return]
-            plan, layout, memory, _Slot(lease), lambda: self._row.wanted(plan.run)
+            plan, layout, memory, _Slot(lease), at
         )
 
     def _part_layout(self, part: Part) -> Layout:

@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import threading
@@ -275,3 +276,29 @@ def test_the_process_that_forks_workers_has_one_thread(loader):
     list(batches)
     (pid,) = {hand._zygote._process.pid for hand in batches._engine.crew._hands.values()}
     assert len(os.listdir(f"/proc/{pid}/task")) == 1
+
+
+class Wasteful(Numbers):
+    """Needs some megabytes for each sample, and says how often it has waited for a page."""
+
+    def __getitem__(self, index):
+        several = [np.ones(75_000) for _ in range(10)]
+        del several
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def test_workers_keep_the_memory_that_samples_free(loader, method):
+    assert faults(loader, method) < 5000
+
+
+def test_workers_leave_the_heap_to_the_environment(loader, monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    assert faults(loader, "spawn") > 100_000
+
+
+def faults(loader, method):
+    """Page faults of a worker at 100 samples, after some."""
+    counts = [
+        n for batch in loader(Wasteful(120), 4, 1, start_method=method) for n in batch.tolist()
+    ]
+    return counts[-1] - counts[19]

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from ropeway import _interrupts, _message
 from ropeway._errors import Closed, Gone, InUse, Invalid, OutOfMemory, Timeout
 from ropeway._pool import Pool
-from ropeway.loader import info, life, record
+from ropeway.loader import heap, info, life, record
 from ropeway.loader.failure import failure
 from ropeway.loader.fetch import Fetcher, Result, Skip
 from ropeway.loader.layout import Layout
@@ -53,6 +53,7 @@ def serve(number: int, reader: int, task: Task) -> None:
     """A worker's whole life."""
     life.depend(reader)
     _interrupts.ignore()
+    heap.keep()
     with contextlib.suppress(Closed):
         _Worker(number, task).serve()
 

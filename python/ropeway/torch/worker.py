@@ -18,7 +18,7 @@ from torch.utils.data.graph_settings import apply_random_seed
 from ropeway import _interrupts
 from ropeway._errors import Closed, InUse, Timeout
 from ropeway._pool import Pool
-from ropeway.loader import life
+from ropeway.loader import heap, life
 from ropeway.loader.failure import samples
 from ropeway.loader.roster import Roster
 from ropeway.torch import parcel, task
@@ -56,6 +56,7 @@ def serve(reader: life.Reader, job: Job) -> None:
     """A worker's whole life."""
     life.depend(reader.descriptor)
     _interrupts.ignore()
+    heap.keep()
     with contextlib.suppress(Closed):
         _Worker(job).serve()
     with contextlib.suppress(AttributeError):

@@ -37,6 +37,7 @@ WATCHDOG = 30
 def short_parts(monkeypatch):
     """Makes parts of less work than usual, so that the tests are short."""
     monkeypatch.setattr(split, "_LEAST", 0.005)
+    monkeypatch.setattr(split, "_LEAST_FIRST", 0.005)
 
 
 class Paced:
@@ -301,16 +302,28 @@ def unreadable(index):
     return {"number": index, "thing": Unreadable(index if index == 451 else None)}
 
 
+def splitting_of(pace):
+    """What has seen a batch whose rows took that many seconds, and a plan for the next."""
+    splitting = split.Splitting(2, True)
+    layout = Layout(structure(np.zeros(4)), 8)
+    splitting.learn(pickle.dumps(layout), 8, nanoseconds=int(8e9 * pace))
+    return splitting, Plan(0, 0, 0, [*range(8)])
+
+
+def test_only_long_batches_are_split_where_others_keep_the_workers_busy(monkeypatch):
+    monkeypatch.undo()
+    numbers = itertools.count().__next__
+    splitting, plan = splitting_of(pace=0.05)
+    assert splitting.split(plan, is_first=True, sequence=numbers) is not None
+    assert splitting.split(plan, is_first=False, sequence=numbers) is None
+    splitting, plan = splitting_of(pace=0.5)
+    assert splitting.split(plan, is_first=False, sequence=numbers) is not None
+
+
 def test_a_pace_that_was_slow_at_first_stops_the_splitting_at_once():
     """In fresh memory all batches are slow, and parts lie in fresh memory."""
-    splitting, plan, numbers = (
-        split.Splitting(2, True),
-        Plan(0, 0, 0, [*range(8)]),
-        itertools.count(),
-    )
-    layout = Layout(structure(np.zeros(4)), 8)
-    splitting.learn(pickle.dumps(layout), 8, nanoseconds=10**9)
-    made = [splitting.split(plan, numbers.__next__) for _ in range(4)]
-    assert [one is not None for one in made] == [True, True, True, False]  # one shows the pace
+    numbers = itertools.count().__next__
+    splitting, plan = splitting_of(pace=0.1)
+    assert splitting.split(plan, is_first=False, sequence=numbers) is not None
     splitting.learn(None, 8, nanoseconds=10**6)
-    assert splitting.split(plan, numbers.__next__) is None
+    assert splitting.split(plan, is_first=False, sequence=numbers) is None

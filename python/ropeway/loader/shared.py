@@ -105,7 +105,8 @@ class Shared(Numbers):
         whole: list[Plan] = []
         done = 0
         for plan in plans:
-            split = self._splitting.split(plan, self.sequence)
+            is_first = not self._plans and not whole
+            split = self._splitting.split(plan, is_first, self.sequence)
             if split is None:
                 whole.append(plan)
                 continue

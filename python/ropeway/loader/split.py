@@ -18,14 +18,14 @@ from ropeway.loader.engine import Arrival, Spell
 from ropeway.loader.layout import Layout
 from ropeway.loader.record import Kind, Part, Plan, Record
 
-_LEAST = 0.1
+_LEAST = 1.0
 """Seconds of work that make a part: what a part costs by itself is to be small beside it, also
-where it finds fresh memory. Batches that are only slow while their memory is fresh stay whole."""
+where it finds fresh memory."""
+_LEAST_FIRST = 0.1
+"""The same for a batch that has all workers to itself, and would otherwise keep only one busy."""
 _MOST = 4
 """Parts for each worker: more make the wait for a slow sample's neighbours shorter."""
 _WEIGHT = 0.2
-_WHOLE = {4, 16, 64, 256}
-"""Which of those that could be made in parts stay whole, to see what they take in warm memory."""
 
 
 class Split:
@@ -72,7 +72,6 @@ class Splitting:
         self._known: bytes | None = None
         self._layouts: dict[int, Layout] = {}
         self._pace = 0.0  # seconds for a row
-        self._long = 0  # batches that took long enough
         self._memories: list[weakref.ref[arrays.Array]] = []
 
     def learn(self, layout: bytes | None, rows: int, nanoseconds: int) -> None:
@@ -89,15 +88,18 @@ class Splitting:
         """Says that batches don't all look alike."""
         self._allowed = False
 
-    def split(self, plan: Plan, sequence: Callable[[], int]) -> Split | None:
-        """The batch in parts, which are numbered by `sequence`; None if it is to stay whole."""
+    def split(self, plan: Plan, is_first: bool, sequence: Callable[[], int]) -> Split | None:
+        """The batch in parts, which are numbered by `sequence`; None if it is to stay whole.
+
+        The first one is that in front of which no other is on its way.
+        """
         keys = plan.keys
         if not self._allowed or self._known is None or keys is None:
             return None
         rows = len(keys)
-        parts = min(rows, _MOST * self._workers, int(rows * self._pace / _LEAST))
-        self._long += parts > 1
-        if parts < 2 or self._long in _WHOLE:
+        least = _LEAST_FIRST if is_first else _LEAST
+        parts = min(rows, _MOST * self._workers, int(rows * self._pace / least))
+        if parts < 2:
             return None
         layout = self._layout(rows)
         if not layout.nbytes:

@@ -170,6 +170,27 @@ def test_a_dataset_may_read_a_batch_at_once(loader, workers):
     assert [batch["many"].tolist() for batch in batches] == [[4] * 4, [4] * 4, [2] * 2]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_read_at_once_may_come_from_a_generator(loader, workers):
+    assert numbers(loader(Lazily(9), 4, workers)) == list(range(9))
+
+
+class Lazily(Numbers):
+    def __getitems__(self, keys):
+        return (self[key] for key in keys)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_class_is_an_object_like_others(loader, workers):
+    """Also that of a dataclass."""
+    (batch,) = loader(Made(3, classes), 3, workers)
+    assert batch == [Item] * 3
+
+
+def classes(index):
+    return Item
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataset_may_write_into_the_rows(loader, workers):
     batches = loader(Into(101), batch_size=8, workers=workers)
@@ -299,6 +320,16 @@ def test_arguments_that_cannot_be_are_refused():
         rw.Loader(data, workers=-1)
     with pytest.raises(TypeError, match="batch_size"):
         rw.Loader(data, batch_size="8")
+    with pytest.raises(TypeError, match=r"seed.*'x'"):
+        rw.Loader(data, seed="x")
+    with pytest.raises(TypeError, match=r"timeout.*'x'"):
+        rw.Loader(data, timeout="x")
+    with pytest.raises(ValueError, match="timeout"):
+        rw.Loader(data, timeout=float("nan"))
+    with pytest.raises(TypeError, match=r"a sampler is iterable, found 5"):
+        rw.Loader(data, sampler=5)
+    with pytest.raises(ValueError, match=r"prefetch must be at most 65536"):
+        rw.Loader(data, prefetch=1 << 40)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])

@@ -330,6 +330,25 @@ def test_a_state_of_another_loader_is_refused(loader):
         loader(Numbers(21), 4, 0).load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        {},
+        {"version": 1},
+        {"version": 1, "seed": 0, "epoch": 0, "position": 3},
+        {"version": 1, "seed": 0, "epoch": -1, "position": {}},
+        {"version": 1, "seed": 0, "epoch": 0, "position": {"batch": "2"}},
+    ],
+)
+def test_what_is_no_state_is_refused_and_changes_nothing(loader, wrong):
+    batches = loader(Numbers(20), 4, 0, seed=3)
+    with pytest.raises(ValueError, match="state"):
+        batches.load_state_dict(wrong)
+    assert batches.seed == 3
+    assert numbers(batches) == list(range(20))
+
+
 def test_a_loader_pickles_as_what_it_was_made_of(loader):
     first = loader(Numbers(20), 4, 2, shuffle=True, seed=3)
     iterator = iter(first)

@@ -240,6 +240,25 @@ def test_a_loader_works_in_a_thread(loader):
     assert sums == [780]
 
 
+def test_closing_a_loader_ends_the_wait_of_another_thread(loader):
+    batches = loader(Slow(8, 30), 4, 1)
+    said = []
+
+    def wait():
+        try:
+            next(iter(batches))
+        except rw.Closed as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while batches._engine is None or batches._engine.roster.read(0).sequence < 0:
+        time.sleep(0.01)
+    batches.close()
+    thread.join(20)
+    assert said == ["this iterator was closed with its loader"]
+
+
 def test_workers_have_the_environment_and_the_folder_of_now(loader, tmp_path, monkeypatch):
     held = loader(Numbers(4), 4, 1)  # the zygote runs from here on
     next(iter(held))

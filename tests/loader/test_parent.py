@@ -131,11 +131,49 @@ STARTING = """
 """.strip()
 
 
+EARLY = """
+import os, signal
+if __name__ != "__main__":
+    os.kill(os.getpid(), signal.SIGINT)
+import ropeway as rw
+class Data(list):
+    pass
+if __name__ == "__main__":
+    with rw.Loader(Data(range(8)), 4, 2, start_method={method!r}) as batches:
+        assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+"""
+
+
+@pytest.mark.parametrize("method", [None, "spawn", "forkserver"])
+def test_workers_leave_interrupts_to_the_parent_from_their_first_instruction(tmp_path, method):
+    """Each imports the main module before it comes to its own code."""
+    file = tmp_path / "program.py"
+    file.write_text(EARLY.format(method=method))
+    done = subprocess.run(
+        [sys.executable, file], capture_output=True, text=True, timeout=WATCHDOG, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(
     "then", ["pass", "os._exit(0)", "del iterator", "batches.close()", "sys.kept = iterator"]
 )
 def test_a_program_ends_quietly_with_a_loader_in_the_middle(program, method, then):
     process = program(method, then=then)
+    out, errors = process.communicate(timeout=WATCHDOG)
+    assert (process.returncode, out, errors) == (0, b"", b"")
+    assert gone(process.pid)
+
+
+IN_A_THREAD = """
+    import threading
+    threading.Thread(target=lambda: [None for _ in iterator], daemon=True).start()
+    time.sleep(0.2)
+""".strip()
+
+
+def test_a_program_ends_quietly_with_a_loader_in_a_daemon_thread(program, method):
+    process = program(method, then=IN_A_THREAD)
     out, errors = process.communicate(timeout=WATCHDOG)
     assert (process.returncode, out, errors) == (0, b"", b"")
     assert gone(process.pid)

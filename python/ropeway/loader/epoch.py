@@ -3,7 +3,9 @@
 import collections
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import util
 from typing import Any, Protocol
 
 from ropeway._errors import Closed, RopewayError
@@ -189,6 +191,12 @@ class Epoch:
                     continue
                 if self.course.arrived(plan, kind):
                     return arrival
+        except Closed:
+            if util.is_exiting() and threading.current_thread().daemon:
+                raise SystemExit from None  # ends the thread quietly, as the program ends
+            if self._engine.closed and self._closed is not None:
+                raise Closed(self._closed) from None  # by another thread, during the wait
+            raise
         except (RopewayError, StopIteration):
             raise
         except BaseException:  # a signal's handler has raised it, wherever that was

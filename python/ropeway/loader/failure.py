@@ -1,10 +1,12 @@
 """An exception on its way from a worker to the loader."""
 
+import functools
+import importlib
 import pickle
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from ropeway._errors import WorkerError
+from ropeway._errors import OutOfMemory, WorkerError
 
 _SHOWN_KEYS = 8
 
@@ -18,20 +20,20 @@ class Failure:
     message: str
     story: str
     """The worker's traceback, as text."""
-    keys: list[Any]
-    """The key of the sample, or those of the batch if it wasn't a single one."""
+    what: str
+    """What it was raised for: the sample, or those of the batch if it wasn't a single one."""
     worker: int
     pid: int
     pickled: bytes | None
-    """The exception itself, if it can be pickled and is an ordinary one."""
+    """The exception itself, if it is an ordinary one."""
     memory: bool = False
-    """Whether memory was short."""
+    """Whether it was the batch's memory that was short."""
 
     def text(self) -> str:
         """All of it, for people."""
         return (
             f"worker {self.worker} (process {self.pid}) raised {self.kind} for "
-            f"{samples(self.keys)}: {self.message}\n\n{self.story.rstrip()}"
+            f"{self.what}: {self.message}\n\n{self.story.rstrip()}"
         )
 
     def throw(self) -> NoReturn:
@@ -43,7 +45,37 @@ class Failure:
         raise error from cause
 
 
-def failure(error: BaseException, keys: list[Any], worker: int, pid: int) -> Failure:
+class _Bare(NamedTuple):
+    """An exception that pickle can't make again: its type's name, and what of it can travel."""
+
+    module: str
+    name: str
+    arguments: tuple[Any, ...]
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: Exception) -> "_Bare | None":
+        """What can travel of it; None if that doesn't say the same any more."""
+        kind = type(error)
+        arguments = tuple(x if _travels(x) else repr(x) for x in error.args)
+        attributes = {name: x for name, x in vars(error).items() if _travels(x)}
+        bare = cls(kind.__module__, kind.__qualname__, arguments, attributes)
+        return bare if str(bare.made(kind)) == str(error) else None
+
+    def made(self, kind: type[Exception]) -> Exception:
+        """An exception of that type; its `__init__` isn't called."""
+        error = kind.__new__(kind, *self.arguments)
+        error.args = self.arguments
+        vars(error).update(self.attributes)
+        return error
+
+    def found(self) -> Exception:
+        """The exception, of the type that has this name here."""
+        module = importlib.import_module(self.module)
+        return self.made(functools.reduce(getattr, self.name.split("."), module))  # type: ignore[arg-type]
+
+
+def failure(error: BaseException, what: str, worker: int, pid: int) -> Failure:
     """Describes an exception; nothing of it is kept."""
     import traceback  # rarely needed, and every worker imports this module
 
@@ -52,11 +84,11 @@ def failure(error: BaseException, keys: list[Any], worker: int, pid: int) -> Fai
         type(error).__qualname__,
         _message(error),
         story,
-        keys,
+        what,
         worker,
         pid,
         _pickled(error),
-        isinstance(error, MemoryError),
+        isinstance(error, OutOfMemory),
     )
 
 
@@ -76,7 +108,7 @@ def _message(error: BaseException) -> str:
         return str(error.args[0])
     try:
         return str(error)
-    except Exception as second:
+    except BaseException as second:
         return f"(its message can't be had: {type(second).__name__})"
 
 
@@ -89,14 +121,30 @@ def _pickled(error: BaseException) -> bytes | None:
         return None
     try:
         data = pickle.dumps(error, protocol=5)
-        return data if type(pickle.loads(data)) is type(error) else None
+        if type(pickle.loads(data)) is type(error):
+            return data
+    except Exception:
+        pass
+    try:
+        return pickle.dumps(_Bare.of(error), protocol=5)
     except Exception:
         return None
+
+
+def _travels(thing: Any) -> bool:
+    """Whether something can be pickled and made again."""
+    try:
+        pickle.loads(pickle.dumps(thing, protocol=5))
+    except Exception:
+        return False
+    return True
 
 
 def _unpickled(data: bytes) -> Exception | None:
     try:
         error = pickle.loads(data)
+        if isinstance(error, _Bare):
+            error = error.found()
     except Exception:
         return None
     return error if isinstance(error, Exception) else None

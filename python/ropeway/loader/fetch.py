@@ -1,6 +1,7 @@
 """Reads the samples of a batch and puts them where the batch lies."""
 
 import itertools
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -22,7 +23,8 @@ from ropeway.loader.structure import (
 
 Collate = Callable[[list[Any]], Any]
 Step = Callable[[int], bool]
-"""Called with the place of a sample before it is read: whether the batch is still wanted."""
+"""Called with the place of a sample before it is read, and with their number before something is
+done with all of them: whether the batch is still wanted."""
 
 
 _BRIEF = 0.02
@@ -75,12 +77,14 @@ class Fetcher:
         """Does what a plan says; raises `Skip` if it isn't wanted any more."""
         self._tell_epoch(plan.epoch)
         if plan.keys is None:
-            return self._fill_from_stream(plan, slot)
+            return self._fill_from_stream(plan, slot, at)
+        if not plan.keys:
+            raise Invalid("the batch_sampler gave a batch without keys: there is no batch of none")
         if self._collate is not None:
             samples = self._samples(plan, at)
-            return self._collated(samples, slot)
+            return self._collated(samples, slot, at)
         if self._many is not None:
-            return self._fill_from(iter(self._at_once(plan, at)), len(plan.keys), slot)
+            return self._fill_from(iter(self._at_once(plan, at)), len(plan.keys), slot, at)
         return self._fill_rows(plan, slot, at)
 
     def fill_part(self, plan: Plan, layout: Layout, memory: Any, slot: Slot, at: Step) -> Result:
@@ -99,7 +103,7 @@ class Fetcher:
             ]
         except Misfit:
             return Result(Kind.MISFIT)
-        return Result(Kind.BATCH, layout, _kept(others, slot), len(keys))
+        return Result(Kind.BATCH, layout, self._kept(others, slot, at), len(keys))
 
     def _tell_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
@@ -113,13 +117,13 @@ class Fetcher:
         keys = plan.keys or []
         samples = self._each(plan, at)
         if self._into is None:
-            return self._fill_from(samples, len(keys), slot)
+            return self._fill_from(samples, len(keys), slot, at)
         first = [] if self._node is not None else [next(samples)]
         if first:
             self._settle(structure(first[0]))
         if holds_only_arrays(self._node):  # else it can't be written to rows
             return self._fill_into(plan, slot, at)
-        return self._fill_from(itertools.chain(first, samples), len(keys), slot)
+        return self._fill_from(itertools.chain(first, samples), len(keys), slot, at)
 
     def _each(self, plan: Plan, at: Step) -> Iterator[Any]:
         for place, key in enumerate(plan.keys or []):
@@ -160,22 +164,22 @@ class Fetcher:
     # ---- all at once ------------------------------------------------------------------------
 
     def _samples(self, plan: Plan, at: Step) -> list[Any]:
-        return list(self._at_once(plan, at)) if self._many else list(self._each(plan, at))
+        return self._at_once(plan, at) if self._many else list(self._each(plan, at))
 
     def _at_once(self, plan: Plan, at: Step) -> list[Any]:
         keys = plan.keys or []
-        at(0)
+        at(len(keys))
         self._seeds.begin(plan.epoch, keys[0])
-        samples = self._many(keys)  # type: ignore[misc]
+        samples = list(self._many(keys))  # type: ignore[misc]
         if self._seeds.begin_again():
-            samples = self._many(keys)  # type: ignore[misc]
+            samples = list(self._many(keys))  # type: ignore[misc]
         if len(samples) != len(keys):
             raise Invalid(f"__getitems__ gave {len(samples)} samples for {len(keys)} keys")
-        return samples  # type: ignore[no-any-return]
+        return samples
 
     # ---- a stream of samples ----------------------------------------------------------------
 
-    def _fill_from_stream(self, plan: Plan, slot: Slot) -> Result:
+    def _fill_from_stream(self, plan: Plan, slot: Slot, at: Step) -> Result:
         stream = self._stream
         if stream is None or stream.position != plan.start or stream.run != plan.run:
             self._seeds.begin(plan.epoch, ~plan.stream)
@@ -185,21 +189,22 @@ class Fetcher:
         if not samples:
             return Result(Kind.END)
         if self._collate is not None:
-            return self._collated(samples, slot)
-        return self._fill_from(iter(samples), len(samples), slot)
+            return self._collated(samples, slot, at)
+        return self._fill_from(iter(samples), len(samples), slot, at)
 
     # ---- into the slot ----------------------------------------------------------------------
 
-    def _fill_from(self, samples: Iterator[Any], rows: int, slot: Slot) -> Result:
+    def _fill_from(self, samples: Iterator[Any], rows: int, slot: Slot, at: Step) -> Result:
         """Writes samples to their rows; the first one says what they look like."""
         layout, values, rest = self._first(next(samples), rows)
         blocks = layout.blocks(slot.memory(layout.nbytes))
         put(blocks, 0, values)
         others = [rest]
         others += [_write(layout, blocks, place, sample) for place, sample in enumerate(samples, 1)]
-        return Result(Kind.BATCH, layout, _kept(others, slot), rows)
+        return Result(Kind.BATCH, layout, self._kept(others, slot, at), rows)
 
-    def _collated(self, samples: list[Any], slot: Slot) -> Result:
+    def _collated(self, samples: list[Any], slot: Slot, at: Step) -> Result:
+        at(len(samples))
         batch = self._collate(samples)
         if self._seeds.begin_again():
             batch = self._collate(samples)
@@ -221,6 +226,19 @@ class Fetcher:
         layout = self._layout(rows)
         layout.flatten(sample, values, others)
         return layout, values, others
+
+    def _kept(self, others: list[list[Any]], slot: Slot, at: Step) -> bytes:
+        """What isn't an array in the samples, as lists for the batch."""
+        columns = [list(column) for column in zip(*others, strict=True)]
+        if not columns:
+            return b""
+        try:
+            return slot.lists(columns)
+        except Exception:
+            for place, row in enumerate(others):  # which one is it that can't be pickled?
+                at(place)
+                pickle.dumps(row, protocol=5)
+            raise
 
     def _settle(self, node: Node) -> None:
         self._node = node
@@ -298,12 +316,6 @@ def _write(layout: Layout, blocks: list[Block], place: int, sample: Any) -> list
     layout.flatten(sample, values, others)
     put(blocks, place, values)
     return others
-
-
-def _kept(others: list[list[Any]], slot: Slot) -> bytes:
-    """What isn't an array in the samples, as lists for the batch."""
-    columns = [list(column) for column in zip(*others, strict=True)]
-    return slot.lists(columns) if columns else b""
 
 
 def _leaves(node: Any, sample: Any) -> list[Any]:

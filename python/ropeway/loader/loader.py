@@ -1,15 +1,12 @@
 """The loader."""
 
-import multiprocessing
-import operator
 import os
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, Literal, Self
 
-from ropeway.loader import crew, stats, zygote
+from ropeway.loader import arguments, crew, stats, zygote
 from ropeway.loader.engine import Work, out_of_memory
 from ropeway.loader.epoch import Epoch, KeyCourse, Position, StreamCourse
 from ropeway.loader.failure import Failure
@@ -17,7 +14,7 @@ from ropeway.loader.fetch import as_lists, as_they_are
 from ropeway.loader.local import Local
 from ropeway.loader.order import BatchSamplerOrder, IndexOrder, Order, SamplerOrder
 from ropeway.loader.record import Kind
-from ropeway.loader.shared import Shared
+from ropeway.loader.shared import MOST_SLOTS, Shared
 
 Collate = Callable[[list[Any]], Any] | Literal["list"] | None
 """What makes a batch of samples."""
@@ -25,7 +22,6 @@ Collate = Callable[[list[Any]], Any] | Literal["list"] | None
 _MOST_RETRIES = 6
 _AHEAD = 16
 """How many times as many batches are made ahead if they take no time: so workers rarely sleep."""
-_STATE_VERSION = 1
 
 
 class Loader:
@@ -97,22 +93,24 @@ class Loader:
         Raises TypeError and ValueError for arguments that can't be.
         """
         self.dataset = dataset
-        self.workers = _count("workers", workers, 0)
-        self.batch_size = None if batch_size is None else _count("batch_size", batch_size, 1)
+        self.workers = arguments.count("workers", workers, 0)
+        self.batch_size = (
+            None if batch_size is None else arguments.count("batch_size", batch_size, 1)
+        )
         self.shuffle, self.drop_last, self.ordered = bool(shuffle), bool(drop_last), bool(ordered)
         self.sampler, self.batch_sampler, self.collate = sampler, batch_sampler, collate
-        self.seed = int.from_bytes(os.urandom(7)) if seed is None else operator.index(seed)
-        self.start_method = _method(start_method)
-        self.retries = _count("retries", retries, 0)
-        if self.retries > _MOST_RETRIES:
-            raise ValueError(f"retries must be at most {_MOST_RETRIES}, found {retries}")
+        self.seed = int.from_bytes(os.urandom(7)) if seed is None else arguments.index("seed", seed)
+        self.start_method = arguments.method(start_method)
+        self.retries = arguments.count("retries", retries, 0, _MOST_RETRIES)
         self.progress, self.timeout, self.memory_limit = bool(progress), timeout, memory_limit
         self.prefetch = (
-            2 * self.workers + 2 if prefetch is None else _count("prefetch", prefetch, 1)
+            2 * self.workers + 2
+            if prefetch is None
+            else arguments.count("prefetch", prefetch, 1, MOST_SLOTS)
         )
         self._adaptive = prefetch is None
-        self._iterable = _is_iterable(dataset)
-        self._check()
+        self._iterable = arguments.is_iterable(dataset)
+        arguments.check(self)
         self._order = None if self._iterable else self._make_order()
         self._begin()
         if self.workers and self.start_method == "zygote":
@@ -151,7 +149,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Says which epoch the next iterator is for."""
-        self._epoch = _count("epoch", epoch, 0)
+        self._epoch = arguments.count("epoch", epoch, 0)
         self._position = {}
         self._course = None
 
@@ -178,7 +176,7 @@ class Loader:
 
         Plain data of some hundred bytes. What was read ahead counts as not taken.
         """
-        state: dict[str, Any] = {"version": _STATE_VERSION, "seed": self.seed}
+        state: dict[str, Any] = {"version": arguments.STATE_VERSION, "seed": self.seed}
         if self._course is not None:
             state |= {"epoch": self._at, "position": self._course.position()}
         else:
@@ -195,10 +193,7 @@ class Loader:
 
         Raises ValueError if the state isn't one of a loader like this.
         """
-        if state.get("version") != _STATE_VERSION:
-            raise ValueError(
-                f"the state has version {state.get('version')!r}, not {_STATE_VERSION}"
-            )
+        arguments.check_state(state)
         for name, mine in (
             ("batch_size", self.batch_size),
             ("shuffle", self.shuffle),
@@ -242,7 +237,7 @@ class Loader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state["arguments"])
         self._adaptive = state["adaptive"]
-        self._iterable = _is_iterable(self.dataset)
+        self._iterable = arguments.is_iterable(self.dataset)
         self._order = None if self._iterable else self._make_order()
         self._begin()
         self.load_state_dict(state["state"])
@@ -359,28 +354,6 @@ class Loader:
             ) from None
         return IndexOrder(length, size, self.drop_last, self.shuffle, self.seed)
 
-    def _check(self) -> None:
-        if self.sampler is not None and self.shuffle:
-            raise ValueError("a loader takes either shuffle=True or a sampler, found both")
-        if self.batch_sampler is not None and (
-            self.sampler is not None or self.shuffle or self.drop_last
-        ):
-            raise ValueError(
-                "a batch_sampler decides alone: leave out sampler, shuffle and drop_last"
-            )
-        if self.batch_size is None and self.drop_last:
-            raise ValueError("drop_last needs batches, and batch_size=None makes none")
-        if self._iterable and (
-            self.shuffle or self.sampler is not None or self.batch_sampler is not None
-        ):
-            raise ValueError(
-                "an iterable dataset has no keys to shuffle or sample: shuffle in the dataset"
-            )
-        if self.collate is not None and self.collate != "list" and not callable(self.collate):
-            raise TypeError(f'collate must be a function or "list", found {self.collate!r}')
-        if self.timeout is not None and not self.timeout > 0:
-            raise ValueError(f"timeout must be a number of seconds above 0, found {self.timeout}")
-
     def _make_bar(self, course: Any) -> Any:
         if not self.progress:
             return None
@@ -403,37 +376,3 @@ class Loader:
 
 def _nothing() -> None:
     """What a reference to no iterator gives."""
-
-
-def _count(what: str, number: Any, least: int) -> int:
-    try:
-        count = operator.index(number)
-    except TypeError:
-        raise TypeError(f"{what} must be an int, found {number!r}") from None
-    if count < least:
-        raise ValueError(f"{what} must be at least {least}, found {count}")
-    return count
-
-
-def _method(name: str | None) -> str:
-    if name is None:
-        return "zygote"
-    methods = multiprocessing.get_all_start_methods()
-    if name not in methods:
-        raise ValueError(f"start_method must be None or one of {methods}, found {name!r}")
-    return name
-
-
-def _is_iterable(dataset: Any) -> bool:
-    """Whether a dataset is read by iterating; raises TypeError if it can't be read at all."""
-    torch = sys.modules.get("torch.utils.data")
-    if torch is not None and isinstance(dataset, torch.IterableDataset):
-        return True
-    if hasattr(dataset, "__getitem__"):
-        return False
-    if hasattr(dataset, "__iter__"):
-        return True
-    raise TypeError(
-        f"a dataset has __getitem__ and __len__, or __iter__; found a {type(dataset).__name__} "
-        "with neither"
-    )

@@ -49,7 +49,7 @@ class Local(Numbers):
                 nbytes = result.layout.nbytes
         except Exception as error:
             result = Result(Kind.FAILURE)
-            batch = error
+            batch = _unending(error)
         del self._plans[plan.sequence]
         ended = time.monotonic_ns()
         return Arrival(result.kind, plan.sequence, batch, result.samples, nbytes, 0, began, ended)
@@ -88,6 +88,15 @@ class Local(Numbers):
 
     def close(self) -> None:
         """Does nothing."""
+
+
+def _unending(error: Exception) -> Exception:
+    """The error itself, or another for one that would end the loop over the batches."""
+    if not isinstance(error, StopIteration):
+        return error
+    instead = RuntimeError(f"the dataset raised StopIteration: {error}")
+    instead.__cause__ = error
+    return instead
 
 
 class _Heap:

@@ -10,6 +10,9 @@ import numpy as np
 
 import ropeway._arrays as arrays
 
+_IMPORTABLE = "Define both at the top level of a module, or install cloudpickle"
+_OPENED_LATER = "Open files, locks and connections in the worker, when a sample is first asked for"
+
 
 class Payload(NamedTuple):
     """What workers make dataset and collate function of."""
@@ -51,11 +54,11 @@ def _pickled(things: Any, dataset: Any, method: str) -> tuple[bytes, dict[str, A
     try:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
-        raise TypeError(_refusal(dataset, method, reason)) from reason
+        raise TypeError(_refusal(dataset, method, reason, _IMPORTABLE)) from reason
     try:
         return cloudpickle.dumps(things, protocol=5), None
     except Exception as error:
-        raise TypeError(_refusal(dataset, method, error)) from error
+        raise TypeError(_refusal(dataset, method, error, _OPENED_LATER)) from error
 
 
 def main_module() -> dict[str, Any] | None:
@@ -71,17 +74,17 @@ def main_module() -> dict[str, Any] | None:
     return {**where, "init_main_from_path": os.path.abspath(path)}
 
 
-def _refusal(dataset: Any, method: str, reason: Exception | None) -> str:
+def _refusal(dataset: Any, method: str, reason: Exception | None, advice: str) -> str:
     kind = type(dataset)
     why = (
         f"{type(reason).__name__}: {reason}"
         if reason is not None
         else "it is defined in a __main__ module without a file, where a new process can't look"
     )
+    how = "by default" if method == "zygote" else f"by {method!r}"
     return (
-        f"workers started by {method!r} can't be given the dataset ({kind.__module__}."
-        f"{kind.__qualname__}) or its collate function: {why}. Define both at the top level of a "
-        'module, or install cloudpickle, or pass start_method="fork" or workers=0'
+        f"workers started {how} can't be given the dataset ({kind.__module__}.{kind.__qualname__}) "
+        f'or its collate function: {why}. {advice}, or pass start_method="fork" or workers=0'
     )
 
 

@@ -27,7 +27,7 @@ from ropeway.loader.worker import STREAMS, Letter, Task
 
 _SLICE = 0.005
 """Seconds after which a wait looks for workers that have ended."""
-_MOST_SLOTS = 65_536
+MOST_SLOTS = 65_536
 _PATIENCE = 0.1
 _REPORT = 2.0
 _KEPT_BYTES = 256 << 20
@@ -38,7 +38,7 @@ _SMALL = 64 << 10
 """and bytes of it below which more are planned ahead."""
 
 
-_NO_MEMORY = Failure("OutOfMemory", "memory is short", "", [], 0, 0, None, memory=True)
+_NO_MEMORY = Failure("OutOfMemory", "memory is short", "", "", 0, 0, None, memory=True)
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Shared(Numbers):
         self.pool = Pool(
             slots=work.window,
             stages=("plan", "work", "use"),
-            max_slots=_MOST_SLOTS,
+            max_slots=MOST_SLOTS,
             memory_limit=work.memory_limit,
             repeatable=("work",),
             redeliveries=255,
@@ -440,7 +440,7 @@ class Shared(Numbers):
                 continue
             plan = self._plans.get(duty.sequence)
             keys = plan.keys if plan is not None and plan.keys else []
-            what = samples([keys[duty.position]]) if duty.position < len(keys) else "its stream"
+            what = samples(keys[duty.position : duty.position + 1] or keys)
             split = self._parts.get(duty.sequence)
             batch = duty.sequence if split is None else split.plan.sequence
             text += (

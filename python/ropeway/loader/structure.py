@@ -207,7 +207,7 @@ def structure(sample: Any) -> Node:
         return MappingNode({} if kind is dict else _emptied(sample), children)
     if isinstance(sample, list | tuple):
         return SequenceNode(kind, tuple(structure(item) for item in sample))
-    if dataclasses.is_dataclass(sample):
+    if dataclasses.is_dataclass(sample) and not isinstance(sample, type):
         names = [field.name for field in dataclasses.fields(sample)]
         return DataclassNode(kind, {name: structure(getattr(sample, name)) for name in names})
     return OtherLeaf(_kind(sample))

@@ -14,7 +14,7 @@ from ropeway import _interrupts, _message
 from ropeway._errors import Closed, Gone, InUse, Invalid, OutOfMemory, Timeout
 from ropeway._pool import Pool
 from ropeway.loader import heap, info, life, record
-from ropeway.loader.failure import failure
+from ropeway.loader.failure import failure, samples
 from ropeway.loader.fetch import Fetcher, Result, Skip
 from ropeway.loader.layout import Layout
 from ropeway.loader.payload import Payload
@@ -67,6 +67,19 @@ def leave() -> NoReturn:
     os._exit(0)
 
 
+def die() -> NoReturn:
+    """Ends a process for an exception that nobody has foreseen.
+
+    It doesn't give back what it holds, so that this counts as a death: there is a limit to those.
+    """
+    import traceback
+
+    try:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
 class _Worker:
     def __init__(self, number: int, task: Task) -> None:
         self._number, self._task = number, task
@@ -97,7 +110,12 @@ class _Worker:
         while True:
             lease = self._task.pool.take("work", write=True, number=number)
             with lease:
-                self._handle(lease)
+                try:
+                    self._handle(lease)
+                except Closed:
+                    raise
+                except BaseException:
+                    die()
 
     def _handle(self, lease: Any) -> None:
         noted = record.read(lease.meta_bytes)
@@ -175,11 +193,11 @@ class _Worker:
         return known[1]
 
     def _failure(self, error: BaseException, plan: Plan) -> bytes:
-        keys = plan.keys or []
-        place = self._row.position
-        if self._broken is None and place < len(keys):
-            keys = [keys[place]]
-        said = failure(error, keys, self._number, os.getpid())
+        keys, place = plan.keys or [], self._row.position
+        what = samples(keys[place : place + 1] or keys)
+        if error is self._broken:
+            what = "the dataset itself"
+        said = failure(error, what, self._number, os.getpid())
         error.__traceback__ = None  # it holds views of the slot
         return pickle.dumps(said, protocol=5)
 
@@ -287,4 +305,4 @@ def _dumps(thing: Any) -> bytes:
         return bytes(cloudpickle.dumps(thing, protocol=5))
 
 
-__all__ = ["STREAMS", "Letter", "Row", "Task", "leave", "serve"]
+__all__ = ["STREAMS", "Letter", "Row", "Task", "die", "leave", "serve"]

@@ -40,6 +40,7 @@ class Context:
     def __init__(self, loader: Any, base: Any, retries: int, spare: Spare) -> None:
         workers = loader.num_workers
         self.base, self.retries = base, retries
+        self.method = base.get_start_method()
         self._spare, self._slots = spare, max(1, loader.prefetch_factor) * workers + 1
         self.pool = spare.take(self._slots)
         self.roster, self.notes = Roster(workers), Notes(workers)

@@ -21,6 +21,7 @@ from ropeway._pool import Pool
 from ropeway.loader import heap, life
 from ropeway.loader.failure import samples
 from ropeway.loader.roster import Roster
+from ropeway.loader.worker import die
 from ropeway.torch import parcel, task
 from ropeway.torch.berth import Berth
 from ropeway.torch.chance import Notes
@@ -99,9 +100,10 @@ class _Worker:
         try:
             if the["init_fn"] is not None:
                 the["init_fn"](number)
-            self._make_fetcher()
         except Exception as error:
             self._untold = self._wrapped(error)
+        else:
+            self._make_fetcher()
 
     def _shuffle(self, seed: Any) -> None:
         if isinstance(self._dataset, IterDataPipe):
@@ -110,9 +112,18 @@ class _Worker:
 
     def _make_fetcher(self) -> None:
         the = self._job.arguments
-        theirs = _DatasetKind.create_fetcher(
-            self._kind, self._dataset, the["auto_collation"], the["collate_fn"], the["drop_last"]
-        )
+        self._fetcher = None
+        try:
+            theirs = _DatasetKind.create_fetcher(
+                self._kind,
+                self._dataset,
+                the["auto_collation"],
+                the["collate_fn"],
+                the["drop_last"],
+            )
+        except Exception as error:  # of the dataset's `__iter__`
+            self._untold = self._wrapped(error)
+            return
         self._fetcher = Fetcher(
             theirs, the["collate_fn"], self._berth, self._row.at, self._iterable
         )
@@ -124,9 +135,13 @@ class _Worker:
         lease, number = self._first()
         while True:
             with lease:
-                record = task.read(lease.meta_bytes)
-                goes_on = self._handle(lease, number, record)
-            del lease, record
+                try:
+                    goes_on = self._handle(lease, number, task.read(lease.meta_bytes))
+                except Closed:
+                    raise
+                except BaseException:
+                    die()
+            del lease
             if not goes_on:
                 return
             number += 1
@@ -160,6 +175,8 @@ class _Worker:
                 self._make_fetcher()
             for _ in range(fetched if self._iterable else 0):
                 self._pass_over()
+        if fetched > 0:  # it was told with the first of them
+            self._untold = None
         self._note.restore(number)
 
     def _pass_over(self) -> None:

@@ -11,6 +11,7 @@ from ropeway.loader.info import WorkerInfo
 from ropeway.loader.layout import Block, Layout, put
 from ropeway.loader.order import tell_epoch
 from ropeway.loader.record import Kind, Plan
+from ropeway.loader.roster import Progress
 from ropeway.loader.seeds import Seeds
 from ropeway.loader.structure import (
     MappingNode,
@@ -22,11 +23,6 @@ from ropeway.loader.structure import (
 )
 
 Collate = Callable[[list[Any]], Any]
-Step = Callable[[int], bool]
-"""Called with the place of a sample before it is read, and with their number before something is
-done with all of them: whether the batch is still wanted."""
-
-
 _BRIEF = 0.02
 """Seconds of work below which a batch is done again, should one of its samples draw: looking at
 each costs more where samples take no time, as what is looked at has left the cache by then."""
@@ -66,6 +62,8 @@ class Fetcher:
         self._info, self._seeds = info, seeds
         self._epoch: int | None = None
         self._node: Node | None = None
+        self._in_rows = False
+        """Whether samples can be written into rows, as they hold nothing but arrays."""
         self._layouts: dict[int, Layout] = {}
         self._many = getattr(dataset, "__getitems__", None)
         self._into = getattr(dataset, "__getitem_into__", None)
@@ -73,37 +71,41 @@ class Fetcher:
         self._looks_often = True
         """Whether each sample is looked at for random numbers it has drawn, not each batch."""
 
-    def fill(self, plan: Plan, slot: Slot, at: Step) -> Result:
+    def fill(self, plan: Plan, slot: Slot, progress: Progress) -> Result:
         """Does what a plan says; raises `Skip` if it isn't wanted any more."""
         self._tell_epoch(plan.epoch)
         if plan.keys is None:
-            return self._fill_from_stream(plan, slot, at)
+            return self._fill_from_stream(plan, slot, progress)
         if not plan.keys:
             raise Invalid("the batch_sampler gave a batch without keys: there is no batch of none")
         if self._collate is not None:
-            samples = self._samples(plan, at)
-            return self._collated(samples, slot, at)
+            samples = self._samples(plan, progress)
+            return self._collated(samples, slot, progress)
         if self._many is not None:
-            return self._fill_from(iter(self._at_once(plan, at)), len(plan.keys), slot, at)
-        return self._fill_rows(plan, slot, at)
+            return self._fill_from(
+                iter(self._at_once(plan, progress)), len(plan.keys), slot, progress
+            )
+        return self._fill_rows(plan, slot, progress)
 
-    def fill_part(self, plan: Plan, layout: Layout, memory: Any, slot: Slot, at: Step) -> Result:
+    def fill_part(
+        self, plan: Plan, layout: Layout, memory: Any, slot: Slot, progress: Progress
+    ) -> Result:
         """Fills some rows of a batch; raises `Skip` if it isn't wanted any more."""
         self._tell_epoch(plan.epoch)
         keys, first = plan.keys or [], plan.part.first if plan.part is not None else 0
         if self._into is not None and holds_only_arrays(layout.node):
             rows = [array[first : first + len(keys)] for array in layout.arrays(memory)]
-            self._write_into(plan, layout, rows, at)
+            self._write_into(plan, layout, rows, progress)
             return Result(Kind.BATCH, layout, b"", len(keys))
         try:
             blocks = layout.blocks(memory)
             others = [
                 _write(layout, blocks, place, sample)
-                for place, sample in enumerate(self._each(plan, at), first)
+                for place, sample in enumerate(self._each(plan, progress), first)
             ]
         except Misfit:
             return Result(Kind.MISFIT)
-        return Result(Kind.BATCH, layout, self._kept(others, slot, at), len(keys))
+        return Result(Kind.BATCH, layout, self._kept(others, slot, progress), len(keys))
 
     def _tell_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
@@ -113,22 +115,24 @@ class Fetcher:
 
     # ---- one sample after the other ---------------------------------------------------------
 
-    def _fill_rows(self, plan: Plan, slot: Slot, at: Step) -> Result:
+    def _fill_rows(self, plan: Plan, slot: Slot, progress: Progress) -> Result:
+        if self._into is not None and self._in_rows:
+            return self._fill_into(plan, slot, progress)
         keys = plan.keys or []
-        samples = self._each(plan, at)
-        if self._into is None:
-            return self._fill_from(samples, len(keys), slot, at)
-        first = [] if self._node is not None else [next(samples)]
-        if first:
-            self._settle(structure(first[0]))
-        if holds_only_arrays(self._node):  # else it can't be written to rows
-            return self._fill_into(plan, slot, at)
-        return self._fill_from(itertools.chain(first, samples), len(keys), slot, at)
+        samples = self._each(plan, progress)
+        if self._into is None or self._node is not None:
+            return self._fill_from(samples, len(keys), slot, progress)
+        first = next(samples)
+        self._settle(structure(first))
+        if self._in_rows:
+            return self._fill_into(plan, slot, progress)
+        return self._fill_from(itertools.chain((first,), samples), len(keys), slot, progress)
 
-    def _each(self, plan: Plan, at: Step) -> Iterator[Any]:
+    def _each(self, plan: Plan, progress: Progress) -> Iterator[Any]:
         for place, key in enumerate(plan.keys or []):
-            if not at(place):
+            if not progress.wanted[0]:
                 raise Skip
+            progress.position[0] = place
             yield self._sample(plan.epoch, key)
 
     def _sample(self, epoch: int, key: Any) -> Any:
@@ -138,37 +142,45 @@ class Fetcher:
             sample = self._dataset[key]
         return sample
 
-    def _fill_into(self, plan: Plan, slot: Slot, at: Step) -> Result:
+    def _fill_into(self, plan: Plan, slot: Slot, progress: Progress) -> Result:
         """Lets the dataset write its samples into their rows: all, also one read already."""
         keys = plan.keys or []
         layout = self._layout(len(keys))
         arrays = layout.arrays(slot.memory(layout.nbytes))
-        self._write_into(plan, layout, arrays, at)
+        self._write_into(plan, layout, arrays, progress)
         return Result(Kind.BATCH, layout, b"", len(keys))
 
-    def _write_into(self, plan: Plan, layout: Layout, arrays: list[Any], at: Step) -> None:
+    def _write_into(
+        self, plan: Plan, layout: Layout, arrays: list[Any], progress: Progress
+    ) -> None:
         into: Any = self._into
-        begin, begin_again = self._seeds.begin, self._seeds.begin_again
+        seeds, keys, (position, wanted) = self._seeds, plan.keys or [], progress
+        seeds.epoch = plan.epoch
         began, again = time.monotonic(), True
         while again:
-            for place, key in enumerate(plan.keys or []):
-                if not at(place):
+            often, eager = self._looks_often, seeds.is_eager
+            rows = layout.rows_of(arrays, len(keys))
+            for place, (key, out) in enumerate(zip(keys, rows, strict=True)):
+                if not wanted[0]:
                     raise Skip
-                begin(plan.epoch, key)
-                into(key, layout.row(arrays, place))
-                if self._looks_often and begin_again():
-                    into(key, layout.row(arrays, place))
-            again = not self._looks_often and begin_again()
+                position[0], seeds.key = place, key
+                if eager:
+                    seeds.seed()
+                into(key, out)
+                if often and seeds.begin_again():
+                    into(key, out)
+                    eager = seeds.is_eager
+            again = not often and seeds.begin_again()
         self._looks_often = time.monotonic() - began > _BRIEF
 
     # ---- all at once ------------------------------------------------------------------------
 
-    def _samples(self, plan: Plan, at: Step) -> list[Any]:
-        return self._at_once(plan, at) if self._many else list(self._each(plan, at))
+    def _samples(self, plan: Plan, progress: Progress) -> list[Any]:
+        return self._at_once(plan, progress) if self._many else list(self._each(plan, progress))
 
-    def _at_once(self, plan: Plan, at: Step) -> list[Any]:
+    def _at_once(self, plan: Plan, progress: Progress) -> list[Any]:
         keys = plan.keys or []
-        at(len(keys))
+        progress.position[0] = len(keys)
         self._seeds.begin(plan.epoch, keys[0])
         samples = list(self._many(keys))  # type: ignore[misc]
         if self._seeds.begin_again():
@@ -179,7 +191,7 @@ class Fetcher:
 
     # ---- a stream of samples ----------------------------------------------------------------
 
-    def _fill_from_stream(self, plan: Plan, slot: Slot, at: Step) -> Result:
+    def _fill_from_stream(self, plan: Plan, slot: Slot, progress: Progress) -> Result:
         stream = self._stream
         if stream is None or stream.position != plan.start or stream.run != plan.run:
             self._seeds.begin(plan.epoch, ~plan.stream)
@@ -189,22 +201,24 @@ class Fetcher:
         if not samples:
             return Result(Kind.END)
         if self._collate is not None:
-            return self._collated(samples, slot, at)
-        return self._fill_from(iter(samples), len(samples), slot, at)
+            return self._collated(samples, slot, progress)
+        return self._fill_from(iter(samples), len(samples), slot, progress)
 
     # ---- into the slot ----------------------------------------------------------------------
 
-    def _fill_from(self, samples: Iterator[Any], rows: int, slot: Slot, at: Step) -> Result:
+    def _fill_from(
+        self, samples: Iterator[Any], rows: int, slot: Slot, progress: Progress
+    ) -> Result:
         """Writes samples to their rows; the first one says what they look like."""
         layout, values, rest = self._first(next(samples), rows)
         blocks = layout.blocks(slot.memory(layout.nbytes))
         put(blocks, 0, values)
         others = [rest]
         others += [_write(layout, blocks, place, sample) for place, sample in enumerate(samples, 1)]
-        return Result(Kind.BATCH, layout, self._kept(others, slot, at), rows)
+        return Result(Kind.BATCH, layout, self._kept(others, slot, progress), rows)
 
-    def _collated(self, samples: list[Any], slot: Slot, at: Step) -> Result:
-        at(len(samples))
+    def _collated(self, samples: list[Any], slot: Slot, progress: Progress) -> Result:
+        progress.position[0] = len(samples)
         batch = self._collate(samples)
         if self._seeds.begin_again():
             batch = self._collate(samples)
@@ -227,7 +241,7 @@ class Fetcher:
         layout.flatten(sample, values, others)
         return layout, values, others
 
-    def _kept(self, others: list[list[Any]], slot: Slot, at: Step) -> bytes:
+    def _kept(self, others: list[list[Any]], slot: Slot, progress: Progress) -> bytes:
         """What isn't an array in the samples, as lists for the batch."""
         columns = [list(column) for column in zip(*others, strict=True)]
         if not columns:
@@ -236,12 +250,12 @@ class Fetcher:
             return slot.lists(columns)
         except Exception:
             for place, row in enumerate(others):  # which one is it that can't be pickled?
-                at(place)
+                progress.position[0] = place
                 pickle.dumps(row, protocol=5)
             raise
 
     def _settle(self, node: Node) -> None:
-        self._node = node
+        self._node, self._in_rows = node, holds_only_arrays(node)
         self._layouts.clear()
 
     def _layout(self, rows: int) -> Layout:

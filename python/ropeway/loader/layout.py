@@ -3,7 +3,7 @@
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,10 +70,14 @@ class Layout:
             return dict(zip(self._keys, arrays, strict=True))
         return self.node.build(iter(arrays), iter(others))  # type: ignore[arg-type]
 
+    def rows_of(self, arrays: list[AnyArray], count: int) -> Iterable[Any]:
+        """The first rows of the batch, as `row` has them."""
+        if self._is_array and arrays[0].ndim > 1:
+            return arrays[0][:count]
+        return (self.row(arrays, number) for number in range(count))
+
     def row(self, arrays: list[AnyArray], number: int) -> Any:
         """One row of the batch, as views; what isn't an array is None."""
-        if self._is_array:
-            return arrays[0][number, ...]
         views = [array[number, ...] for array in arrays]
         return self.node.build(iter(views), _Nones())  # type: ignore[arg-type]
 

@@ -11,6 +11,7 @@ from ropeway.loader import info
 from ropeway.loader.engine import Arrival, Numbers, Work
 from ropeway.loader.fetch import Fetcher, Result
 from ropeway.loader.record import Kind, Plan
+from ropeway.loader.roster import Progress
 from ropeway.loader.seeds import GlobalState, Seeds
 
 _ALIGNMENT = 64
@@ -58,7 +59,7 @@ class Local(Numbers):
         state, before = GlobalState(), info.worker_info()
         info.enter(self._about)
         try:
-            return self._fetcher.fill(plan, slot, lambda _: True)
+            return self._fetcher.fill(plan, slot, Progress([0], [1]))
         finally:
             info.enter(before)
             state.restore()

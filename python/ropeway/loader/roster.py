@@ -4,7 +4,6 @@ A worker writes only its own row; the parent reads it when the worker is late or
 """
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ropeway._arrays as arrays
@@ -28,6 +27,18 @@ class Duty(NamedTuple):
     samples: int
     busy: float
     """Seconds of work so far, with those of the workers that had this number before."""
+
+
+class Progress(NamedTuple):
+    """Where those who read the samples of a batch say how far they are, and see if to go on.
+
+    Sequences of one number, as calls for each sample would take longer than many a sample.
+    """
+
+    position: Any
+    """Takes the place of the sample that is about to be read; their number, for all of them."""
+    wanted: Any
+    """Not 0 as long as somebody waits for the batch."""
 
 
 class Roster:
@@ -100,15 +111,10 @@ class Row:
         """Notes the sample that is about to be read."""
         self._row[_POSITION] = position
 
-    def steps(self, run: int) -> Callable[[int], bool]:
-        """What notes the sample that is about to be read, and says if the run is still wanted."""
-        row, runs, place = self._row, self._runs, run % _RUNS
-
-        def at(position: int) -> bool:
-            row[_POSITION] = position
-            return bool(runs[place])
-
-        return at
+    def progress(self, run: int) -> "Progress":
+        """What a batch of that run is read with."""
+        place = run % _RUNS
+        return Progress(self._row[_POSITION : _POSITION + 1], self._runs[place : place + 1])
 
     @property
     def position(self) -> int:

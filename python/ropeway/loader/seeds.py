@@ -26,7 +26,9 @@ class Seeds:
 
     def __init__(self, seed: int, eager: bool = False) -> None:
         self._seed = seed
-        self._key: tuple[int, Any] = (0, 0)
+        self.key: Any = 0
+        """The sample at hand."""
+        self.epoch = 0
         self._seen: list[int] = []
         self._watched: _Watched | None = None if eager else _watched()
         if self._watched is not None:
@@ -35,9 +37,14 @@ class Seeds:
 
     def begin(self, epoch: int, key: Any) -> None:
         """Says which sample comes next."""
-        self._key = epoch, key
+        self.epoch, self.key = epoch, key
         if self._watched is None:
             _seed_all(self.word)
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the generators are seeded for each sample."""
+        return self._watched is None
 
     def seed(self) -> None:
         """Seeds the generators now."""
@@ -62,8 +69,7 @@ class Seeds:
     @property
     def word(self) -> int:
         """64 bits for the sample at hand."""
-        epoch, key = self._key
-        return mixed(self._seed, epoch, key_number(key))
+        return mixed(self._seed, self.epoch, key_number(self.key))
 
     def _look(self) -> bool:
         """Whether a generator has moved since the last look."""

@@ -26,7 +26,9 @@ from ropeway.loader.stats import WorkerEnding
 from ropeway.loader.worker import STREAMS, Letter, Task
 
 _SLICE = 0.005
-"""Seconds after which a wait looks for workers that have ended."""
+"""Seconds after which a wait looks for workers that have ended,"""
+_LOOK = 0.02
+"""and for how long nobody looks where no wait takes that long."""
 MOST_SLOTS = 65_536
 _PATIENCE = 0.1
 _REPORT = 2.0
@@ -53,7 +55,6 @@ class Shared(Numbers):
 
     def __init__(self, work: Work) -> None:
         super().__init__()
-        self.window = self.refill = work.window
         self._work, self._owner = work, os.getpid()
         self.pool = Pool(
             slots=work.window,
@@ -93,6 +94,7 @@ class Shared(Numbers):
         self._warned = False
         self._nbytes = 0
         self._spell = _BRIEF  # nanoseconds of work on a batch, lately
+        self._set_window()
         self.closed = False
         self.crew = Crew(task, work.method)
         self._finalizer: Any = util.Finalize(self, _close, (self.pool, self.crew), exitpriority=20)
@@ -228,12 +230,17 @@ class Shared(Numbers):
         return run
 
     def _set_window(self) -> None:
-        """Plans far ahead and many at a time where batches take no time: fewer have to be woken."""
+        """Plans far ahead and many at a time where batches take no time: fewer have to be woken.
+
+        Elsewhere two at a time, as long as that leaves one for each worker and one more.
+        """
+        window, workers = self._work.window, self._work.workers
         if self._spell < _BRIEF and self._nbytes < _SMALL:
             self.window = self._work.most_ahead
             self.refill = self.window // 2
         else:
-            self.window = self.refill = self._work.window
+            self.window = window
+            self.refill = window - (2 if window > workers + 2 else 1)
 
     def tidy(self) -> None:
         """Takes slots out that were added for batches that nobody keeps any more."""
@@ -249,7 +256,7 @@ class Shared(Numbers):
         """The first of the batches with these numbers, or any of them, when it's there."""
         now = time.monotonic()
         end = None if timeout is None else now + timeout
-        if now - self._watched > _SLICE:
+        if now - self._watched > _LOOK:
             self._watch()
         while True:
             lease = self._take(wanted, ordered)

@@ -151,9 +151,9 @@ class _Worker:
 
     def _filled(self, lease: Any, plan: Plan) -> Result:
         fetcher: Any = self._fetcher
-        at = self._row.steps(plan.run)
+        progress = self._row.progress(plan.run)
         if plan.part is None:
-            return fetcher.fill(plan, _Slot(lease), at)  # type: ignore[no-any-return]
+            return fetcher.fill(plan, _Slot(lease), progress)  # type: ignore[no-any-return]
         try:
             memory = pickle.loads(plan.part.memory)
         except Gone:
@@ -161,7 +161,7 @@ class _Worker:
         self._rows = weakref.ref(memory)
         layout = self._part_layout(plan.part)
         return fetcher.fill_part(  # type: ignore[no-any-return]
-            plan, layout, memory, _Slot(lease), at
+            plan, layout, memory, _Slot(lease), progress
         )
 
     def _part_layout(self, part: Part) -> Layout:

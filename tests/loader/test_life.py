@@ -16,9 +16,12 @@ import pytest
 from datasets import Epochs, Made, Numbers, Pid, Slow
 
 import ropeway as rw
+from ropeway.loader import shared
 from ropeway.loader.order import IndexOrder
 from ropeway.loader.shared import Shared
 from ropeway.loader.zygote import Zygote
+
+WATCHDOG = 30
 
 
 def numbers(batches):
@@ -295,6 +298,32 @@ def test_the_process_that_forks_workers_has_one_thread(loader):
     list(batches)
     (pid,) = {hand._zygote._process.pid for hand in batches._engine.crew._hands.values()}
     assert len(os.listdir(f"/proc/{pid}/task")) == 1
+
+
+class Counted(Numbers):
+    """Takes its time, and notes each sample that is read."""
+
+    def __init__(self, length):
+        super().__init__(length)
+        self.read = rw.zeros(length, "i8")
+
+    def __getitem__(self, index):
+        self.read[index] = 1
+        time.sleep(0.02 if index >= 64 else 0)
+        return super().__getitem__(index)
+
+
+def test_closing_doesn_t_wait_for_the_rest_of_a_batch(loader, monkeypatch):
+    monkeypatch.setattr(shared, "_PATIENCE", WATCHDOG)
+    data = Counted(640)
+    batches = loader(data, 64, 2)
+    iterator = iter(batches)
+    next(iterator)
+    while not data.read[64]:
+        time.sleep(0.001)
+    batches.close()
+    assert data.read[64:].sum() < 64
+    del iterator
 
 
 class Wasteful(Numbers):

@@ -86,6 +86,10 @@ class Roster:
         """Says that they aren't any more."""
         self._runs[run % _RUNS] = 0
 
+    def close_runs(self) -> None:
+        """Says so of all runs."""
+        self._runs[:] = 0
+
 
 class Row:
     """One worker's row."""

@@ -97,7 +97,8 @@ class Shared(Numbers):
         self._set_window()
         self.closed = False
         self.crew = Crew(task, work.method)
-        self._finalizer: Any = util.Finalize(self, _close, (self.pool, self.crew), exitpriority=20)
+        what = self.pool, self.roster, self.crew
+        self._finalizer: Any = util.Finalize(self, _close, what, exitpriority=20)
 
     # ---- planning ---------------------------------------------------------------------------
 
@@ -519,8 +520,9 @@ def _throw_away(lease: Any) -> None:
             _message.discard(letter)
 
 
-def _close(pool: Pool, crew: Crew) -> None:
+def _close(pool: Pool, roster: Roster, crew: Crew) -> None:
     with _interrupts.quiet_at_exit():
+        roster.close_runs()
         with contextlib.suppress(Closed):
             pool.abort()
         crew.stop(_PATIENCE)

@@ -82,9 +82,9 @@ bench: build $(VENV)/.bench  ## measure against other ways of handing over array
 	cargo build --release -p ropeway-bench
 	@$(BIN)/ropeway bench
 
-bench-loader: build  ## measure loaders: ropeway's, torch's, Grain, SPDL
+bench-loader: build  ## measure loaders beside torch's, Grain, SPDL: make bench-loader PAGE=docs/loaders.md
 	@$(BIN)/python tests/frameworks/environments.py loaders
-	@.envs/loaders/bin/ropeway bench loader
+	@.envs/loaders/bin/ropeway bench loader $(if $(PAGE),--page $(PAGE))
 
 clean:  ## remove whatever was built
 	rm -rf target target-* fuzz/target fuzz/artifacts $(VENV) .envs .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("ropeway", "numpy", "faster-fifo", "iceoryx2", "torch")
+PACKAGES = ("ropeway", "numpy", "faster-fifo", "iceoryx2", "torch", "grain", "spdl-core", "pillow")
 
 
 def describe() -> dict[str, object]:

@@ -36,7 +36,8 @@ def write(results: Results) -> str:
         "# Benchmarks",
         f"Measured on {about['date']}: {about['machine']}; {versions}.\n"
         f"{about['rounds']} rounds; load average {about['load'][0]} when they began.",
-        f"`{about['command']}` measures it again; `ropeway bench --page PATH` writes this page.",
+        f"`{about['command']}` measures it again; `ropeway bench --page PATH` writes this page.\n"
+        "[loaders.md](loaders.md) is about loaders.",
         METHOD.strip(),
     ]
     for table in (claims.table(results), *tables(results)):

@@ -5,6 +5,7 @@ A batch comes as something with an array interface, or as whatever the loader ma
 
 import contextlib
 import ctypes
+import mmap
 import multiprocessing
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -59,15 +60,18 @@ def _filled(data: Workload, keys: range, out: Any) -> None:
 # ---- limits --------------------------------------------------------------------------------------
 
 
-def _fill_own(data: Workload, number: int, workers: int, done: Any) -> None:
-    buffers = np.zeros((2, data.batch, *SHAPE), "f4")
+def _fill_own(
+    data: Workload, number: int, workers: int, buffers: Any, room: Any, done: Any
+) -> None:
+    buffers = np.zeros((2, data.batch, *SHAPE), "f4") if buffers is None else buffers
     for count, keys in enumerate(_keys(data)[number::workers]):
+        room.acquire()
         _filled(data, keys, buffers[count & 1])
         done.release()
 
 
 class Limit(Contestant):
-    """Workers fill buffers of their own and hand nothing over."""
+    """Workers fill buffers of their own and hand nothing over; they get ahead as far as others."""
 
     name = "limit: hands nothing over"
     kinds = _LARGE
@@ -75,23 +79,38 @@ class Limit(Contestant):
 
     def __iter__(self) -> Iterator[Any]:
         context = multiprocessing.get_context("fork")
-        done = context.Semaphore(0)
-        self._processes = [
-            context.Process(target=_fill_own, args=(self.data, n, self.workers, done), daemon=True)
-            for n in range(self.workers)
-        ]
+        done, room = context.Semaphore(0), context.Semaphore(2 * self.workers + 2)
+        self._processes = []
+        for number in range(self.workers):
+            what = self.data, number, self.workers, self._buffers(), room, done
+            self._processes.append(context.Process(target=_fill_own, args=what, daemon=True))
         for process in self._processes:
             process.start()
         nothing = np.zeros((1, 1, 1, 1), "f4")
         for _ in _keys(self.data):
             done.acquire()
             yield nothing
+            room.release()
+
+    def _buffers(self) -> Any:
+        """The two buffers of a worker; None if it makes them itself."""
+        return None
 
     def close(self) -> None:
         """Ends the workers."""
         for process in self._processes:
             process.terminate()
             process.join()
+
+
+class LimitShared(Limit):
+    """The same in shared memory, which nobody else looks at."""
+
+    name = "limit, shared memory"
+
+    def _buffers(self) -> Any:
+        raws = [mmap.mmap(-1, 4 * self.data.batch * int(np.prod(SHAPE))) for _ in range(2)]
+        return _arrays(raws, self.data)
 
 
 def _arrays(raws: Any, data: Workload) -> list[Any]:
@@ -171,15 +190,13 @@ class Ropeway(Contestant):
 class _InPlace:
     def __init__(self, data: Workload) -> None:
         self._data = data
+        self.__getitem_into__ = data.into
 
     def __len__(self) -> int:
         return len(self._data)
 
     def __getitem__(self, index: int) -> Any:
         return self._data[index]
-
-    def __getitem_into__(self, index: int, out: Any) -> None:
-        self._data.into(index, out)
 
 
 class RopewayInPlace(Ropeway):
@@ -397,6 +414,7 @@ CONTESTANTS: dict[str, type[Contestant]] = {
     contestant.name: contestant
     for contestant in (
         Limit,
+        LimitShared,
         RawArrays,
         RopewayInPlace,
         Ropeway,

@@ -17,9 +17,9 @@ from .contestants import CONTESTANTS, Contestant
 from .workloads import KINDS, make
 
 LEAST = 12
-"""Batches that are timed at least."""
-_MOST = 150_000
-_FEW = 2_000
+"""Batches that are checked at first, and that are timed at least."""
+_MOST = 200_000
+_FEW = 20_000
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PATIENCE = 20.0
 
@@ -59,12 +59,20 @@ def _speed(kind: str, contestant: Contestant, seconds: float) -> dict[str, float
     _touch(batch)
     first = time.perf_counter() - began
     count = _check(contestant, kind, batch, 0)
-    warm = 3 * contestant.workers + 6
-    for _ in range(warm):
+    while count < LEAST:
         batch = None
         batch = next(batches)
         count = _check(contestant, kind, batch, count)
+    warm = time.perf_counter() + seconds  # until memory that is filled again and again is warm
+    while time.perf_counter() < warm:
+        batch = None
+        batch = next(batches)
+        count += 1
     used, faults = _cost()
+    ahead = 2 * contestant.workers + 2  # got ready meanwhile
+    for _ in range(ahead):
+        batch = None
+        batch = next(batches)
     began, number = time.perf_counter(), 0
     while number < LEAST or time.perf_counter() - began < seconds:
         batch = None
@@ -73,7 +81,8 @@ def _speed(kind: str, contestant: Contestant, seconds: float) -> dict[str, float
         number += 1
     took = time.perf_counter() - began
     used_then, faults_then = _cost()
-    count = _check(contestant, kind, batch, count + number - 1)
+    made = ahead + number
+    count = _check(contestant, kind, batch, count + made - 1)
     memory = 0.0
     for _ in range(3):
         batch = None
@@ -84,8 +93,8 @@ def _speed(kind: str, contestant: Contestant, seconds: float) -> dict[str, float
     del batches
     return {
         "batches_s": number / took,
-        "cpu_ms": (used_then - used) / number * 1e3,
-        "faults": (faults_then - faults) / number,
+        "cpu_ms": (used_then - used) / made * 1e3,
+        "faults": (faults_then - faults) / made,
         "first_s": first,
         "pss_mb": memory,
         "shutdown_s": _shutdown(contestant, held),

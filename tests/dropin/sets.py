@@ -190,6 +190,26 @@ class Stream(IterableDataset):
         return self.sized
 
 
+class Unwilling(Stream):
+    """A stream that each worker can begin only once."""
+
+    begun = False
+
+    def __iter__(self):
+        if self.begun:
+            raise ValueError("not again")
+        self.begun = True
+        return super().__iter__()
+
+
+class Interrupted(Numbers):
+    """Interrupts its worker when it is unpickled there."""
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 class Failing(Dataset):
     """Raises at some indices."""
 

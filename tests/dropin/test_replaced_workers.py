@@ -10,7 +10,7 @@ from alike import assert_alike
 from torch.utils.data import DataLoader as Theirs
 
 import ropeway as rw
-from ropeway.torch import DataLoader, WorkerDied
+from ropeway.torch import DataLoader, WorkerDied, worker
 
 
 def run(kind, dataset, epochs=2, **options):
@@ -113,3 +113,43 @@ class Ending(sets.Numbers):
 
 def end(worker):
     os._exit(5)
+
+
+def test_a_stream_that_cannot_begin_again_is_told_once_by_each_worker():
+    """torch's workers end of that; ours must neither end nor be replaced again and again."""
+    loader = DataLoader(sets.Unwilling(6), 2, num_workers=2, persistent_workers=True)
+    assert len(list(loader)) > 0
+    iterator, told = iter(loader), []
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not again") as caught:
+            next(iterator)
+        told.append(str(caught.value).partition(".")[0])
+    assert told == [f"Caught ValueError in DataLoader worker process {n}" for n in range(2)]
+    assert [worker.restarts for worker in iterator._workers] == [0, 0]
+    iterator._shutdown_workers()
+
+
+def test_what_a_worker_cannot_tell_counts_as_its_death(monkeypatch):
+    """Whatever goes wrong in a worker's own code, it isn't begun again and again."""
+    fetched = worker._Worker._fetched
+
+    def broken(self, keys):
+        if 5 in keys:
+            os.close(2)
+            raise RuntimeError("nobody has foreseen this")
+        return fetched(self, keys)
+
+    monkeypatch.setattr(worker._Worker, "_fetched", broken)
+    iterator = iter(DataLoader(sets.Numbers(12), 4, num_workers=1, retries=1))
+    assert next(iterator)["label"].tolist() == [0, 1, 2, 3]
+    with pytest.raises(WorkerDied, match=r"ended 2 workers.*exit status 1"):
+        next(iterator)
+    assert next(iterator)["label"].tolist() == [8, 9, 10, 11]
+    iterator._shutdown_workers()
+
+
+def test_workers_leave_interrupts_to_the_parent_from_their_first_instruction(capfd):
+    """Each unpickles the dataset before it comes to its own code."""
+    loader = DataLoader(sets.Interrupted(8), 4, num_workers=1, multiprocessing_context="spawn")
+    assert [batch["label"].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert "KeyboardInterrupt" not in capfd.readouterr().err

@@ -119,7 +119,7 @@ pub trait Store {
     fn sleep(&self, event: &AtomicU32, value: u32, slice: Duration) -> bool;
     /// Wakes all who sleep on the word.
     fn wake(&self, event: &AtomicU32);
-    /// Monotonic time in ns; may be coarse.
+    /// Monotonic time in ns, the same for all processes; may be coarse.
     fn now(&self) -> u64;
     /// The calling thread, never 0.
     fn thread(&self) -> u64;

@@ -74,8 +74,6 @@ impl Header {
 pub(crate) struct Member {
     pub word: AtomicU64,
     pub pid: AtomicU64,
-    pub start_time: AtomicU64,
-    pub pid_namespace: AtomicU64,
     /// Descriptor numbers of control (low half) and data segment in that process.
     pub descriptors: AtomicU64,
     /// Bytes that the member is about to commit.
@@ -135,7 +133,7 @@ pub(crate) type Tag = std::sync::atomic::AtomicU16;
 const _: () = {
     assert!(size_of::<Header>() <= CONFIG);
     assert!(offset_of!(Header, phase) == 64 && offset_of!(Header, stages) == 512);
-    assert!(size_of::<Member>() == 64 && offset_of!(Member, announced) == 40);
+    assert!(size_of::<Member>() == 64 && offset_of!(Member, announced) == 24);
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, thread) == 48);
     assert!(size_of::<Extent>() == 24 && size_of::<Record>() == 448 && offset_of!(Record, blob) == 384);
     assert!(
@@ -151,6 +149,8 @@ pub(crate) struct Control {
     pub fd: Memfd,
     map: Mapping,
     pub config: Config,
+    /// See [`process::clock_offset_ns`].
+    clock_offset: i64,
 }
 
 impl Control {
@@ -167,7 +167,7 @@ impl Control {
                 bytes.len()
             )));
         }
-        let control = Control { fd, map, config };
+        let control = Control { fd, map, config, clock_offset: process::clock_offset_ns() };
         // SAFETY: the range lies in the mapping (checked above) and nobody else knows the segment yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), control.at(CONFIG), bytes.len()) };
         let header = control.header();
@@ -203,7 +203,7 @@ impl Control {
         }
         let map = Mapping::new(&fd, 0, len, Access::ReadWrite).map_err(refused())?;
         let config = read_config(&map)?;
-        Ok(Control { fd, map, config })
+        Ok(Control { fd, map, config, clock_offset: process::clock_offset_ns() })
     }
 
     fn at(&self, offset: usize) -> *mut u8 {
@@ -354,7 +354,8 @@ impl Store for Control {
     }
 
     fn now(&self) -> u64 {
-        process::monotonic_coarse_ns()
+        // By the machine's clock, as others compare it with theirs.
+        process::monotonic_coarse_ns().wrapping_add_signed(self.clock_offset.wrapping_neg())
     }
 
     fn thread(&self) -> u64 {

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering::*;
 
 use ropeway_sys::liveness::Alive;
 use ropeway_sys::memfd::Memfd;
-use ropeway_sys::process;
 
 use crate::board::{Board, Store};
 use crate::error::{Error, Result};
@@ -24,8 +23,6 @@ pub(crate) struct Membership {
 pub(crate) fn introduce(control: &Control, me: usize, pid: u32, data: i32) {
     let entry = control.member_entry(me);
     entry.pid.store(pid.into(), Relaxed);
-    entry.start_time.store(process::start_time(pid).unwrap_or(0), Relaxed);
-    entry.pid_namespace.store(process::pid_namespace(), Relaxed);
     let descriptors = u64::from(control.fd.raw() as u32) | u64::from(data as u32) << 32;
     entry.descriptors.store(descriptors, Relaxed);
 }

@@ -9,7 +9,7 @@ use peer::{
     PATIENCE, Peer, bytes, eventually, fork, get, listen, numbers, pool, put, reap, roles, say, skipped,
     words,
 };
-use ropeway::{Error, Options, Pool, Result};
+use ropeway::{Block, Error, Options, Pool, Result};
 
 roles!(
     has_no_descriptors,
@@ -22,6 +22,7 @@ roles!(
     has_no_shm,
     has_no_proc,
     has_another_clock,
+    has_unclaimed_arrays,
     eats_slowly,
 );
 
@@ -279,6 +280,14 @@ fn mount(what: &std::ffi::CStr, at: &std::ffi::CStr, options: &std::ffi::CStr) {
     assert_eq!(mounted, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// Shows a file at the place of another.
+fn bind(what: &std::ffi::CStr, at: &std::ffi::CStr) {
+    // SAFETY: the texts end in zeros.
+    let done =
+        unsafe { libc::mount(what.as_ptr(), at.as_ptr(), std::ptr::null(), libc::MS_BIND, std::ptr::null()) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
 #[test]
 fn dev_shm_may_be_small_or_not_there() {
     for size in ["small", "none"] {
@@ -347,20 +356,74 @@ fn wants_nothing_executable(given: &str) {
     }));
 }
 
+// ---- arrays that nobody opens ---------------------------------------------------------------------
+
+#[test]
+fn arrays_that_wait_to_be_opened_are_limited_in_bytes() {
+    play("arrays_that_wait_to_be_opened_are_limited_in_bytes", "has_unclaimed_arrays", "");
+}
+
+/// Pickles arrays on what seems a small machine, until a quarter of it waits for somebody to open it.
+fn has_unclaimed_arrays(_: &str) {
+    if !own_mounts() {
+        return say("this user may not make mount namespaces");
+    }
+    mount(c"tmpfs", c"/mnt", c"size=1m");
+    std::fs::write("/mnt/meminfo", "MemTotal: 131072 kB\nMemAvailable: 131072 kB\n").unwrap();
+    bind(c"/mnt/meminfo", c"/proc/meminfo");
+    if ropeway_sys::memory::total() != 128 * MIB {
+        return say("a control group allows less than 128 MiB");
+    }
+    say("ready");
+    let array = |bytes: u64| Block::allocate(bytes as usize, &mut || true);
+    let full = |bytes: u64| array(bytes).map(drop).map_err(text).unwrap_err();
+    let waiting: Vec<_> = (0..4).map(|_| array(8 * MIB).unwrap()).collect();
+    drop(array(8 * MIB).expect("none of them was pickled"));
+    let handles: Vec<_> = waiting.iter().map(Block::handle).collect();
+    drop(waiting);
+    for bytes in [MIB, 8 * MIB] {
+        let told =
+            format!("{bytes} bytes asked, but 4 arrays of 33554432 bytes were pickled and never opened");
+        let why = full(bytes);
+        assert!(why.contains(&told) && why.contains("at most 33554432 may wait"), "{why}");
+    }
+    // Of small ones some pass before the next look.
+    assert!((0..64).any(|_| array(4096).is_err()));
+    drop(Block::open(&handles[0]).unwrap());
+    assert!(matches!(Block::open(&handles[0]), Err(Error::Gone(_))), "it was opened, and went");
+    drop(array(8 * MIB).expect("there is room again"));
+    assert!((0..64).all(|_| array(4096).is_ok()));
+}
+
 // ---- time -----------------------------------------------------------------------------------------
 
 #[test]
-fn a_member_with_another_clock_is_a_member() {
-    let pool = Pool::create(&numbers(2)).unwrap();
-    let test = "a_member_with_another_clock_is_a_member";
+fn members_with_other_clocks_wait_and_tell_the_same_times() {
+    let pool = Pool::create(&numbers(3)).unwrap();
+    let test = "members_with_other_clocks_wait_and_tell_the_same_times";
+    let _held = pool.acquire_timeout(PATIENCE).unwrap();
     for days in ["+30", "-1"] {
-        if play(test, "has_another_clock", &format!("{days} {}", words(&pool))) {
-            assert_eq!(get(&pool).unwrap(), 8);
+        let mut peer = Peer::start("has_another_clock", &format!("{days} {}", words(&pool)));
+        let said = peer.hear();
+        if said != "ready" {
+            skipped(test, &said);
+            continue;
         }
+        let told = ages(&pool);
+        assert_eq!(told.len(), 2, "this process's slot and the peer's");
+        assert!(told.iter().all(|&age| age < 10 * PATIENCE), "{told:?}");
+        peer.tell("on");
+        assert_eq!(get(&pool).unwrap(), 8);
+        peer.finish();
     }
 }
 
-/// Works with a clock that is days ahead of or behind that of the pool's maker.
+/// How long each held slot has been held.
+fn ages(pool: &Pool) -> Vec<std::time::Duration> {
+    pool.status().slots.iter().filter_map(|slot| slot.held_for).collect()
+}
+
+/// Works with a monotonic clock that is days ahead of or behind that of the pool's maker.
 fn has_another_clock(given: &str) {
     let (days, given) = given.split_once(' ').unwrap();
     let here = ropeway_sys::process::monotonic_coarse_ns() / 1_000_000_000;
@@ -369,22 +432,28 @@ fn has_another_clock(given: &str) {
     if unsafe { libc::unshare(libc::CLONE_NEWTIME) } != 0 {
         return say("this user may not make time namespaces");
     }
-    std::fs::write("/proc/self/timens_offsets", format!("monotonic {ahead} 0")).unwrap();
-    let theirs = pool(given);
-    let held = theirs.acquire_timeout(PATIENCE).unwrap();
+    let offsets = format!("monotonic {ahead} 0\nboottime {ahead} 0");
+    std::fs::write("/proc/self/timens_offsets", offsets).unwrap();
+    let inherited = pool(given);
     reap(fork(|| {
         let there = ropeway_sys::process::monotonic_coarse_ns() / 1_000_000_000;
         assert!(there.abs_diff(here) >= ahead.unsigned_abs() / 2, "another clock");
+        // One pool was attached with the clock of before, the other here: both in this process now.
+        let theirs = pool(given);
+        let held = inherited.acquire_timeout(PATIENCE).unwrap();
+        let told = ages(&theirs);
+        assert_eq!(told.len(), 2, "the maker's slot and this process's");
+        assert!(told.iter().all(|&age| age < 10 * PATIENCE), "{told:?}");
         say("ready");
-        works(&theirs);
-        let status = theirs.status();
-        assert!(status.slots.iter().any(|slot| slot.held_for.is_some()), "{status:?}");
+        listen();
+        drop(held);
         let moment = std::time::Duration::from_millis(60);
+        let before = std::time::Instant::now();
         assert!(matches!(theirs.take_timeout(moment), Err(Error::Timeout(_))));
+        assert!(before.elapsed() >= moment);
         assert_eq!(theirs.sweep().unwrap().slots, 0, "nobody is dead");
+        put(&theirs, 8).unwrap();
     }));
-    drop(held);
-    put(&theirs, 8).unwrap();
 }
 
 // ---- consumers ------------------------------------------------------------------------------------

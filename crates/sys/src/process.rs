@@ -15,19 +15,6 @@ pub fn pid() -> u32 {
     std::process::id()
 }
 
-/// Returns when a process was started, in clock ticks since boot; `None` if it isn't there.
-pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the name in parentheses, which may itself contain any of them.
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-/// Returns the number of this process's pid namespace, 0 without `/proc`.
-pub fn pid_namespace() -> u64 {
-    fs::metadata("/proc/thread-self/ns/pid").map_or(0, |namespace| namespace.ino())
-}
-
 /// Returns the number of the calling thread, which no other thread of its pid namespace has.
 pub fn thread_id() -> u64 {
     thread_local! {
@@ -70,6 +57,21 @@ pub fn random_id() -> [u8; 16] {
 pub fn monotonic_coarse_ns() -> u64 {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// Returns by how many ns this process's monotonic clock is ahead of the machine's: a time namespace may
+/// have moved it. 0 without `/proc`.
+pub fn clock_offset_ns() -> i64 {
+    let namespace = |name: &str| fs::metadata(format!("/proc/thread-self/ns/{name}")).map(|link| link.ino());
+    // The file tells of children to come, and of this process unless it has called `unshare` itself.
+    if namespace("time").ok() != namespace("time_for_children").ok() {
+        return 0;
+    }
+    let text = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let mut words =
+        text.lines().find_map(|line| line.strip_prefix("monotonic")).unwrap_or("").split_whitespace();
+    let mut number = || words.next().and_then(|word| word.parse::<i64>().ok()).unwrap_or(0);
+    number().wrapping_mul(1_000_000_000).wrapping_add(number())
 }
 
 /// Kills this process on the spot, as a test's way to die in the middle of something.

@@ -67,6 +67,7 @@ SAMPLES = {
     "large ndarray": lambda i: np.full((40, 50), i, "f4"),
     "uint16 ndarray": lambda i: np.full((4000,), i, "u2"),
     "fortran ndarray": lambda i: np.asfortranarray(np.arange(6000.0).reshape(60, 100) + i),
+    "memmap": lambda i: np.memmap(__file__, mode="r", shape=(40,)),
     "0-d ndarray": lambda i: np.array(i),
     "numpy scalar": lambda i: np.float32(i),
     "numpy bool": lambda i: np.bool_(i % 2),
@@ -85,6 +86,7 @@ SAMPLES = {
     "None": lambda i: None,
     "object": lambda i: object,
     "string array": lambda i: np.array(["a", "b"]),
+    "bytes array": lambda i: np.array([b"a", b"b"]),
     "object array": lambda i: np.array([None, 1]),
     "needs grad": lambda i: torch.full((2000,), float(i), requires_grad=True),
     "sparse": lambda i: torch.eye(3).to_sparse(),
@@ -116,6 +118,13 @@ class Many(Numbers):
 
     def __getitems__(self, indices):
         return [self[index] for index in indices]
+
+
+class AtOnce(Numbers):
+    """Can't be read a batch at a time."""
+
+    def __getitems__(self, indices):
+        raise ValueError("all of them")
 
 
 class Keyed(Dataset):
@@ -273,6 +282,11 @@ def add_one_to_labels(samples):
     """A collate function."""
     images = torch.stack([sample["image"] for sample in samples])
     return {"image": images, "label": [sample["label"] + 1 for sample in samples]}
+
+
+def refusing(samples):
+    """A collate function that fails."""
+    raise ValueError("all of them")
 
 
 def wrapped(samples):

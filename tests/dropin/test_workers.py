@@ -183,6 +183,15 @@ def test_the_sample_is_named():
     assert "in __getitem__" in str(caught.value)
 
 
+@pytest.mark.parametrize("options", [{"collate_fn": sets.refusing}, {"dataset": sets.AtOnce(8)}])
+def test_no_sample_is_named_for_what_others_did(options):
+    loader = Ours(**{"dataset": sets.Numbers(8), "batch_size": 4, "num_workers": 1, **options})
+    iterator = iter(loader)
+    with pytest.raises(ValueError, match="at samples 0, 1, 2, 3"):
+        next(iterator)
+    iterator._shutdown_workers()
+
+
 @pytest.mark.parametrize("what", ["lambda", "raises", "exit", "base", "local"])
 def test_what_torch_hangs_or_dies_of_is_an_error(what):
     loader = Ours(Awkward(what), 1, num_workers=1, collate_fn=list)
@@ -314,11 +323,13 @@ def test_several_loaders_at_once_and_in_threads(kind):
     assert found == [[[0, 1, 2], [3, 4, 5]]] * 3
 
 
-@pytest.mark.filterwarnings("ignore:Got pickle error")
 def test_what_cannot_be_pickled_is_refused_at_once(kind):
     """D1."""
     data = sets.Numbers(4)
     data.function = lambda: 0
     loader = kind(data, num_workers=1, multiprocessing_context="spawn")
-    with pytest.raises((AttributeError, TypeError), match="pickle"):
+    with (
+        pytest.warns(UserWarning, match="Got pickle error"),
+        pytest.raises((AttributeError, TypeError), match="pickle"),
+    ):
         iter(loader)

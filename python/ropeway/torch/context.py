@@ -7,6 +7,7 @@ out. It does so with queues, an event and processes, and gets those from here.
 import collections
 import contextlib
 import inspect
+import os
 import queue
 import threading
 import time
@@ -40,7 +41,7 @@ class Context:
     def __init__(self, loader: Any, base: Any, retries: int, spare: Spare) -> None:
         workers = loader.num_workers
         self.base, self.retries = base, retries
-        self.method = base.get_start_method()
+        self._owner = os.getpid()
         self._spare, self._slots = spare, max(1, loader.prefetch_factor) * workers + 1
         self.pool = spare.take(self._slots)
         self.roster, self.notes = Roster(workers), Notes(workers)
@@ -51,6 +52,10 @@ class Context:
         self._lock = threading.Lock()  # where there is pinning, a thread receives
         self._is_ending = self.is_done = False
         """Whether all batches were received, so that nothing can be left in the pool."""
+
+    def is_here(self) -> bool:
+        """Whether this is the process that the workers work for."""
+        return self._owner == os.getpid()
 
     def Queue(self) -> "Queue":  # noqa: N802
         """A queue; a worker's tasks or all results, as it turns out."""

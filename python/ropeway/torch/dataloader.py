@@ -82,6 +82,10 @@ class _MultiProcessingDataLoaderIter(
 
     def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> tuple[bool, Any]:
         end = time.monotonic() + timeout
+        if not self._context.is_here():
+            raise RuntimeError(
+                "this iterator belongs to the parent of this process: make a new one"
+            )
         while True:
             self._watch()
             left = end - time.monotonic()
@@ -126,6 +130,8 @@ class _MultiProcessingDataLoaderIter(
         return text
 
     def _shutdown_workers(self) -> None:
+        if not self._shutdown and not self._context.is_here():
+            return  # a forked child has a copy of it, and no workers
         if not self._shutdown:
             all_came = getattr(self, "_rcvd_idx", 0) >= getattr(self, "_send_idx", 1)
             self._context.is_done = all_came and not self._persistent_workers

@@ -138,7 +138,8 @@ class Collate:
 class Fetcher:
     """What torch's fetchers do, with the place of each sample told, and rows in the slot.
 
-    `at` is called with the place of a sample before it is read.
+    `at` is called with the place of a sample before it is read, and with their number before
+    something is done with all of them.
     """
 
     def __init__(self, theirs: Any, collate_fn: Any, berth: Berth, at: Any, iterable: bool) -> None:
@@ -151,11 +152,16 @@ class Fetcher:
         theirs = self._theirs
         dataset = theirs.dataset
         many = getattr(dataset, "__getitems__", None)
-        if self._iterable or many or not theirs.auto_collation:
+        if self._iterable or not theirs.auto_collation:
+            return theirs.fetch(keys)
+        if many:
+            self._at(len(keys))
             return theirs.fetch(keys)
         keys = list(keys)
         if not self._by_default:
-            return theirs.collate_fn([self._read(n, key) for n, key in enumerate(keys)])
+            samples = [self._read(n, key) for n, key in enumerate(keys)]
+            self._at(len(keys))
+            return theirs.collate_fn(samples)
         return self._in_place(keys)
 
     def _read(self, number: int, key: Any) -> Any:
@@ -174,6 +180,7 @@ class Fetcher:
                 useful = number > 0 or batch.is_worth_it
             samples.append(sample)
         collating.batch = batch
+        self._at(len(keys))
         try:
             return collating(samples)
         finally:

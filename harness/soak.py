@@ -113,7 +113,7 @@ class Soak:
     def fill(self, sizes, dies):
         """In a child: fills slots, and dies with one of them."""
         for number, size in enumerate(sizes):
-            with self.pool.acquire(timeout=10) as slot:
+            with self.pool.acquire(timeout=60) as slot:
                 array = slot.add("bytes", size, "u1")
                 array[...] = size % 251
                 del array
@@ -156,7 +156,7 @@ class Soak:
         sender = threading.Thread(target=lambda: [self.queue.put(one) for one in objects])
         sender.start()
         for expected in objects:
-            found = self.queue.get(timeout=10)
+            found = self.queue.get(timeout=60)
             if not (np.array_equal(found["a"], expected["a"]) and found["b"] == expected["b"]):
                 ledger.complain("a message isn't what was sent")
         sender.join()

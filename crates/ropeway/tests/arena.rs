@@ -5,10 +5,10 @@
 mod peer;
 
 use peer::segment::{Scribbler, record, segments_of};
-use peer::{Peer, eventually, hex, listen, roles, say, unhex};
+use peer::{Peer, clone, eventually, hex, listen, reap, roles, say, unhex};
 use ropeway::{Block, Error, arena_status, join_session};
 
-roles!(root, maker, opener, forks_after_a_death);
+roles!(root, maker, opener, forks_after_a_death, clones, reuses);
 
 fn array(len: usize) -> Block {
     Block::allocate(len, &mut || true).unwrap()
@@ -231,7 +231,7 @@ fn forks_after_a_death(_: &str) {
     join_session(None).unwrap();
     let control = Scribbler::over(&segments_of(&array(1).handle()[24..]).0);
     assert_eq!(control.read_number(MEMBER) & 1, 0, "the entry behind this process's is free");
-    control.write_number(MEMBER + 40, 1 << 50);
+    control.write_number(MEMBER + 24, 1 << 50);
     // SAFETY: the child calls nothing but `pause`.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -244,4 +244,38 @@ fn forks_after_a_death(_: &str) {
     unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, std::ptr::null_mut(), 0)) };
     made.unwrap();
     say("there is memory");
+}
+
+#[test]
+fn a_cloned_child_lets_go_of_none_of_its_parents_arrays() {
+    Peer::start("clones", "").finish();
+}
+
+/// Clones a child, of which no handler hears, that drops an array.
+fn clones(_: &str) {
+    join_session(None).unwrap();
+    let block = array(1000);
+    fill(&block, 7);
+    let mut held = Some(block);
+    reap(clone(|| drop(held.take())));
+    assert_eq!(arena_status().unwrap().arrays, 1);
+    fill(&array(1000), 9);
+    assert_eq!(look(held.as_ref().unwrap()), 7);
+}
+
+#[test]
+fn what_was_dropped_is_used_again_among_many_small_arrays() {
+    Peer::start("reuses", "").finish();
+}
+
+/// Has so many arrays that a vain search for a free slot is followed by some arrays without one.
+fn reuses(_: &str) {
+    join_session(None).unwrap();
+    let mut blocks: Vec<_> = (0..1000).map(|_| array(1000)).collect();
+    let before = arena_status().unwrap().committed;
+    for at in 0..100 {
+        blocks.swap_remove(at);
+        blocks.push(array(1000));
+    }
+    assert_eq!(arena_status().unwrap().committed, before);
 }

@@ -8,7 +8,6 @@ use std::process::Command;
 use peer::{Peer, eventually, fork, listen, say};
 use ropeway_sys::liveness::{Alive, is_held};
 use ropeway_sys::memfd::Memfd;
-use ropeway_sys::process;
 
 fn control() -> Memfd {
     Memfd::create("ropeway-control", 4096).unwrap()

@@ -7,8 +7,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ExportStatus:
-    """What keeps a slot where it is, in this process: exports of one kind."""
+    """What keeps a slot where it is, in this process: exports of one kind of one array."""
 
+    array: str
+    """Name of the array; those behind a slot's eighth are counted with that one."""
     kind: str
     """"array", "DLPack capsule", "Arrow array" or "raw pointer"."""
     count: int

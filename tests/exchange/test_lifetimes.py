@@ -73,6 +73,34 @@ def test_kinds_and_numbers_are_named_and_listed():
     slot.release()
 
 
+@pytest.mark.parametrize("fixed", [True, False])
+def test_the_arrays_that_are_left_are_named(fixed):
+    known = [f"part{k}" for k in range(10)]
+    pool = rw.Pool(1, fields=dict.fromkeys(known, ((16,), "f4")) if fixed else None)
+    for names in (known, known if fixed else known[::-1]):  # the next round may have others
+        slot = pool.acquire(timeout=10)
+        if not fixed:
+            for name in names:
+                slot.add(name, (16,), "f4")
+        first, capsule = slot[names[0]], slot[names[0]].__dlpack__(**NEW)
+        third, pointer = slot[names[2]][::2], slot.pointer(names[2])
+        with pytest.raises(
+            rw.InUse,
+            match=rf"{names[0]}: 1 array, 1 DLPack capsule; {names[2]}: 1 array, 1 raw pointer;",
+        ):
+            slot.publish()
+        exports = [(e.array, e.kind) for e in pool.status().slots[0].exports]
+        assert exports == [
+            *((names[0], kind) for kind in ("array", "DLPack capsule")),
+            *((names[2], kind) for kind in ("array", "raw pointer")),
+        ]
+        del first, capsule, third, pointer
+        last = [slot[name] for name in names[7:]]
+        assert sum(e.count for e in pool.status().slots[0].exports) == 3
+        del last
+        slot.release()
+
+
 def test_deleters_run_in_any_thread_without_the_interpreter():
     pool = one()
     slot = taken(pool)

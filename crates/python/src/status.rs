@@ -26,7 +26,7 @@ pub fn dict<'py>(py: Python<'py>, status: &PoolStatus) -> PyResult<Bound<'py, Py
         dict.set_item("deliveries", slot.deliveries)?;
         dict.set_item("generation", slot.generation)?;
         dict.set_item("committed", slot.committed)?;
-        let exports = slot.exports.iter().map(|e| (e.kind.name(), e.count, e.age.as_secs_f64()));
+        let exports = slot.exports.iter().map(|e| (&e.array, e.kind.name(), e.count, e.age.as_secs_f64()));
         dict.set_item("exports", PyList::new(py, exports.collect::<Vec<_>>())?)?;
         slots.append(dict)?;
     }

@@ -51,10 +51,11 @@ impl Contents {
         Ok(self.placed.iter().flatten().map(|(field, _)| field.clone()).collect())
     }
 
-    /// An array of an arena slot, and where it lies.
-    pub fn find(&mut self, at: &Attachment, slot: usize, name: &str) -> Result<Option<(Field, u64)>> {
+    /// An array of an arena slot: which it is, and where it lies.
+    pub fn find(&mut self, at: &Attachment, slot: usize, name: &str) -> Result<Option<(usize, Field, u64)>> {
         self.load(at, slot)?;
-        Ok(self.placed.iter().flatten().find(|(field, _)| field.name == name).cloned())
+        let found = self.placed.iter().flatten().enumerate().find(|(_, (field, _))| field.name == name);
+        Ok(found.map(|(array, (field, offset))| (array, field.clone(), *offset)))
     }
 
     pub fn meta(&mut self, at: &Attachment, slot: usize) -> Result<Vec<u8>> {

@@ -2,13 +2,15 @@
 //!
 //! The lease decides by its own word; this is a look at it from outside.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::fmt::{self, Display, Formatter};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ropeway_sys::process::monotonic_coarse_ns;
 
 use crate::config::MAX_SLOTS;
+use crate::field::Field;
 
 /// In which way somebody has the memory of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +40,11 @@ impl Kind {
     }
 }
 
-/// Exports of one kind of one slot that live in this process.
+/// Exports of one kind of one array of one slot that live in this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportStatus {
+    /// The array's name.
+    pub array: String,
     /// The kind.
     pub kind: Kind,
     /// How many.
@@ -49,12 +53,41 @@ pub struct ExportStatus {
     pub age: Duration,
 }
 
-const CHUNK: usize = 1024;
+/// Exports of a slot, in words: `image: 2 arrays, 1 DLPack capsule; label: 1 array`.
+pub(crate) struct Listed(pub Vec<ExportStatus>);
+
+impl Display for Listed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (i, status) in self.0.iter().enumerate() {
+            match i.checked_sub(1).map(|before| &self.0[before].array) {
+                None => write!(f, "{}: ", status.array)?,
+                Some(before) if *before != status.array => write!(f, "; {}: ", status.array)?,
+                Some(_) => f.write_str(", ")?,
+            }
+            let plural = if status.count == 1 { "" } else { "s" };
+            write!(f, "{} {}{plural}", status.count, status.kind.name())?;
+        }
+        Ok(())
+    }
+}
+
+const CHUNK: usize = 128;
+/// Arrays of a slot that are counted one by one; those behind the last are counted with it.
+const ARRAYS: usize = 8;
+const KINDS: usize = Kind::ALL.len();
 
 #[derive(Default)]
 struct Entry {
-    counts: [AtomicU32; Kind::ALL.len()],
-    since: [AtomicU64; Kind::ALL.len()],
+    counts: [[AtomicU16; KINDS]; ARRAYS],
+    since: [[AtomicU64; KINDS]; ARRAYS],
+    /// Of arrays that were added one by one.
+    names: Mutex<[String; ARRAYS]>,
+}
+
+impl Entry {
+    fn names(&self) -> MutexGuard<'_, [String; ARRAYS]> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Live exports by slot. Takes memory for the slots that ever had one.
@@ -65,35 +98,53 @@ impl Exports {
         Exports(std::array::from_fn(|_| OnceLock::new()))
     }
 
-    /// Notes one more.
-    pub fn begin(&self, slot: usize, kind: Kind) {
+    fn entry(&self, slot: usize) -> &Entry {
         let chunk = self.0[slot / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Entry::default()).collect());
-        let entry = &chunk[slot % CHUNK];
-        if entry.counts[kind as usize].fetch_add(1, Relaxed) == 0 {
-            entry.since[kind as usize].store(monotonic_coarse_ns(), Relaxed);
+        &chunk[slot % CHUNK]
+    }
+
+    /// Notes the name of a slot's array, before its first export; needn't be where names are fixed.
+    pub fn name(&self, slot: usize, array: usize, name: &str) {
+        let known = &mut self.entry(slot).names()[array.min(ARRAYS - 1)];
+        if known != name {
+            name.clone_into(known);
+        }
+    }
+
+    /// Notes one more.
+    pub fn begin(&self, slot: usize, array: usize, kind: Kind) {
+        let (entry, array) = (self.entry(slot), array.min(ARRAYS - 1));
+        if entry.counts[array][kind as usize].fetch_add(1, Relaxed) == 0 {
+            entry.since[array][kind as usize].store(monotonic_coarse_ns(), Relaxed);
         }
     }
 
     /// Notes that one which had begun is gone.
-    pub fn end(&self, slot: usize, kind: Kind) {
+    pub fn end(&self, slot: usize, array: usize, kind: Kind) {
         if let Some(chunk) = self.0[slot / CHUNK].get() {
-            chunk[slot % CHUNK].counts[kind as usize].fetch_sub(1, Relaxed);
+            chunk[slot % CHUNK].counts[array.min(ARRAYS - 1)][kind as usize].fetch_sub(1, Relaxed);
         }
     }
 
     /// What lives of a slot; each line is true by itself.
-    pub fn of(&self, slot: usize) -> Vec<ExportStatus> {
+    pub fn of(&self, slot: usize, fixed: Option<&[Field]>) -> Vec<ExportStatus> {
         let Some(chunk) = self.0.get(slot / CHUNK).and_then(OnceLock::get) else { return Vec::new() };
         let (entry, now) = (&chunk[slot % CHUNK], monotonic_coarse_ns());
-        let lives = |&kind: &Kind| entry.counts[kind as usize].load(Relaxed) > 0;
-        Kind::ALL
-            .into_iter()
-            .filter(lives)
-            .map(|kind| ExportStatus {
+        let name = |array: usize| match fixed {
+            Some(fields) => fields.get(array).map(|field| field.name.clone()).unwrap_or_default(),
+            None => entry.names()[array].clone(),
+        };
+        let all = (0..ARRAYS).flat_map(|array| Kind::ALL.map(|kind| (array, kind)));
+        all.filter_map(|(array, kind)| {
+            let count = u32::from(entry.counts[array][kind as usize].load(Relaxed));
+            let since = entry.since[array][kind as usize].load(Relaxed);
+            (count > 0).then(|| ExportStatus {
+                array: name(array),
                 kind,
-                count: entry.counts[kind as usize].load(Relaxed),
-                age: Duration::from_nanos(now.saturating_sub(entry.since[kind as usize].load(Relaxed))),
+                count,
+                age: Duration::from_nanos(now.saturating_sub(since)),
             })
-            .collect()
+        })
+        .collect()
     }
 }

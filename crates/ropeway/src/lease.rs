@@ -17,7 +17,7 @@ use crate::attachment::Attachment;
 use crate::board::{Claim, Phase, Store};
 use crate::contents::Contents;
 use crate::error::{Error, Result};
-use crate::exports::Kind;
+use crate::exports::{Kind, Listed};
 use crate::field::{Element, Field};
 use crate::growth::Growth;
 use crate::memory::{Asking, Pages, Span};
@@ -138,7 +138,7 @@ impl Hold {
                 total(uses),
                 if total(uses) == 1 { "view" } else { "views" },
                 if total(uses) == 1 { "lives" } else { "live" },
-                kinds(uses),
+                Listed(self.at.exports.of(self.claim.index, self.at.config().fields.as_deref())),
                 if total(uses) == 1 { "it" } else { "them" },
             ))),
         }
@@ -157,19 +157,19 @@ impl Hold {
         }
     }
 
-    fn drop_export(&self, kind: Kind) {
-        self.at.exports.end(self.claim.index, kind);
+    fn drop_export(&self, array: usize, kind: Kind) {
+        self.at.exports.end(self.claim.index, array, kind);
         if self.uses.fetch_sub(one(kind), AcqRel) == ENDED + one(kind) {
             self.give_back();
         }
     }
 
     /// Counts one more export, unless the lease has ended and none lives.
-    fn count_export(&self, kind: Kind, ended_too: bool) -> Result<()> {
+    fn count_export(&self, array: usize, kind: Kind, ended_too: bool) -> Result<()> {
         let allowed = |uses: u64| uses & ENDED == 0 || ended_too && total(uses) > 0;
         let add = |uses| (allowed(uses) && count(uses, kind) < MOST).then(|| uses + one(kind));
         match self.uses.fetch_update(AcqRel, Acquire, add) {
-            Ok(_) => self.at.exports.begin(self.claim.index, kind),
+            Ok(_) => self.at.exports.begin(self.claim.index, array, kind),
             Err(uses) if allowed(uses) => {
                 return Err(Error::InUse(format!(
                     "{}: {MOST} of its {}s live already",
@@ -224,19 +224,11 @@ impl Hold {
     }
 }
 
-/// Exports by kind, in words.
-fn kinds(uses: u64) -> String {
-    let lives = |kind| match count(uses, kind) {
-        0 => None,
-        1 => Some(format!("1 {}", kind.name())),
-        n => Some(format!("{n} {}s", kind.name())),
-    };
-    Kind::ALL.into_iter().filter_map(lives).collect::<Vec<_>>().join(", ")
-}
-
 /// A live view of a held slot: while it lives, the slot doesn't move on.
 pub struct Export {
     hold: Arc<Hold>,
+    /// Which of the slot's arrays it is.
+    array: usize,
     kind: Kind,
     start: NonNull<u8>,
     len: usize,
@@ -250,12 +242,13 @@ unsafe impl Send for Export {}
 unsafe impl Sync for Export {}
 
 impl Export {
-    fn new(hold: &Arc<Hold>, offset: u64, len: u64) -> Result<Export> {
+    fn new(hold: &Arc<Hold>, array: usize, offset: u64, len: u64) -> Result<Export> {
         hold.check_open()?;
         // Counting and ending are on the same word, so no export begins once the lease has ended.
-        hold.count_export(Kind::Array, false)?;
+        hold.count_export(array, Kind::Array, false)?;
         let mut export = Export {
             hold: hold.clone(),
+            array,
             kind: Kind::Array,
             start: NonNull::dangling(),
             len: len as usize,
@@ -268,9 +261,9 @@ impl Export {
     /// The same memory once more, for somebody who lets go of it at another time. Works as long as
     /// this export lives, even if the lease has ended.
     pub fn again(&self, kind: Kind) -> Result<Export> {
-        self.hold.count_export(kind, true)?;
-        let Export { start, len, writable, .. } = *self;
-        Ok(Export { hold: self.hold.clone(), kind, start, len, writable })
+        self.hold.count_export(self.array, kind, true)?;
+        let Export { array, start, len, writable, .. } = *self;
+        Ok(Export { hold: self.hold.clone(), array, kind, start, len, writable })
     }
 
     /// How messages call the slot.
@@ -306,7 +299,7 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        self.hold.drop_export(self.kind);
+        self.hold.drop_export(self.array, self.kind);
     }
 }
 
@@ -358,15 +351,15 @@ macro_rules! lease {
             /// A view of one array that keeps the slot where it is.
             pub fn export(&self, name: &str) -> Result<(Export, Cow<'_, Field>)> {
                 self.0.check_open()?;
-                let (field, offset) = self.0.find(name)?;
-                Ok((Export::new(&self.0, offset, field.bytes())?, field))
+                let (array, field, offset) = self.0.find(name)?;
+                Ok((Export::new(&self.0, array, offset, field.bytes())?, field))
             }
 
             /// A view of the slot's only array.
             pub fn export_only(&self) -> Result<(Export, Cow<'_, Field>)> {
                 self.0.check_open()?;
-                let (field, offset) = self.0.only()?;
-                Ok((Export::new(&self.0, offset, field.bytes())?, field))
+                let (array, field, offset) = self.0.only()?;
+                Ok((Export::new(&self.0, array, offset, field.bytes())?, field))
             }
 
             /// The metadata that the last holder left.
@@ -528,26 +521,32 @@ impl WriteLease {
 }
 
 impl Hold {
-    /// An array by name, and where it lies.
-    fn find(&self, name: &str) -> Result<(Cow<'_, Field>, u64)> {
+    /// An array by name: which it is, and where it lies.
+    fn find(&self, name: &str) -> Result<(usize, Cow<'_, Field>, u64)> {
+        let slot = self.claim.index;
         let found = match (&self.at.regions, &self.at.config().fields) {
             (Some(regions), Some(fields)) => {
-                let found = fields.iter().zip(regions).find(|(field, _)| field.name == name);
-                let slot = self.claim.index as u64;
-                found.map(|(field, base)| (Cow::Borrowed(field), base + slot * field.bytes()))
+                let found = fields.iter().position(|field| field.name == name);
+                found.map(|array| {
+                    let field = &fields[array];
+                    (array, Cow::Borrowed(field), regions[array] + slot as u64 * field.bytes())
+                })
             }
-            _ => {
-                let found = self.contents().find(&self.at, self.claim.index, name)?;
-                found.map(|(field, offset)| (Cow::Owned(field), offset))
+            (_, fixed) => {
+                let found = self.contents().find(&self.at, slot, name)?;
+                if let (Some((array, ..)), None) = (&found, fixed) {
+                    self.at.exports.name(slot, *array, name);
+                }
+                found.map(|(array, field, offset)| (array, Cow::Owned(field), offset))
             }
         };
         found.ok_or_else(|| self.no_such(&format!("no array {name:?}")))
     }
 
     /// The slot's only array.
-    fn only(&self) -> Result<(Cow<'_, Field>, u64)> {
+    fn only(&self) -> Result<(usize, Cow<'_, Field>, u64)> {
         if let (Some(regions), Some([field])) = (&self.at.regions, self.at.config().fields.as_deref()) {
-            return Ok((Cow::Borrowed(field), regions[0] + self.claim.index as u64 * field.bytes()));
+            return Ok((0, Cow::Borrowed(field), regions[0] + self.claim.index as u64 * field.bytes()));
         }
         match self.fields()?.as_ref() {
             [field] => self.find(&field.name),
@@ -571,7 +570,7 @@ impl Hold {
     /// An export of an array that is to be seen as `T`s, and their number.
     fn elements<T: Element>(self: &Arc<Hold>, name: &str) -> Result<(Export, usize)> {
         self.check_open()?;
-        let (field, offset) = self.find(name)?;
+        let (array, field, offset) = self.find(name)?;
         if field.dtype != T::DTYPE {
             return Err(Error::Invalid(format!(
                 "{}: array {name:?} has dtype {}, asked for as {}",
@@ -580,6 +579,6 @@ impl Hold {
                 T::DTYPE
             )));
         }
-        Ok((Export::new(self, offset, field.bytes())?, field.bytes() as usize / size_of::<T>()))
+        Ok((Export::new(self, array, offset, field.bytes())?, field.bytes() as usize / size_of::<T>()))
     }
 }

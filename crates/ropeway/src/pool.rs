@@ -319,7 +319,7 @@ impl Pool {
         let at = self.0.inherited();
         let mut status = status::read(&at.board);
         for slot in status.slots.iter_mut().filter(|_| at.is_mine()) {
-            slot.exports = at.exports.of(slot.index);
+            slot.exports = at.exports.of(slot.index, at.config().fields.as_deref());
         }
         status
     }

@@ -151,6 +151,12 @@ def test_a_copy_is_fresh_and_says_so():
     slot.release()
 
 
+def test_a_copy_that_there_is_no_memory_for_is_an_error():
+    endless = np.broadcast_to(rw.zeros(1), 2**45, subok=True)
+    with pytest.raises(MemoryError, match="copy"):
+        endless.__dlpack__(**NEW, copy=True)
+
+
 def test_other_devices_and_streams_are_refused():
     pool = one()
     with pool.acquire() as slot:
@@ -158,7 +164,13 @@ def test_other_devices_and_streams_are_refused():
             slot.array.__dlpack__(**NEW, dl_device=(2, 0))
         with pytest.raises(BufferError, match="stream"):
             slot.array.__dlpack__(**NEW, stream=1)
+        for device in ((1, 1), (3, 0), (11, 0), (13, 0)):
+            with pytest.raises(BufferError, match="CPU"):
+                slot.array.__dlpack__(**NEW, dl_device=device)
+        with pytest.raises(BufferError, match="stream"):
+            slot.array.__dlpack__(**NEW, stream=0, copy=True)
         slot.array.__dlpack__(**NEW, dl_device=(1, 0), copy=False)
+        slot.array.__dlpack__(**NEW, stream=-1)  # says that there is nothing to wait for
 
 
 def test_shapes_are_said_as_the_standard_wants():

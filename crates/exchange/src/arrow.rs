@@ -115,20 +115,20 @@ fn array<O: Owner>(
 }
 
 unsafe extern "C" fn release_schema(given: *mut ArrowSchema) {
-    // SAFETY: the consumer passes a structure that `schema` has made and that isn't released yet.
+    // SAFETY: the consumer passes a structure that `schema` has made.
+    let Some(_) = (unsafe { (*given).release.take() }) else { return };
+    // SAFETY: as above, and it wasn't released before.
     let mut parts = unsafe { Box::from_raw((*given).private_data.cast::<SchemaParts>()) };
-    // SAFETY: as above.
-    unsafe { (*given).release = None };
     if let Some(child) = parts.child.as_deref_mut() {
         release(child);
     }
 }
 
 unsafe extern "C" fn release_array<O: Owner>(given: *mut ArrowArray) {
-    // SAFETY: the consumer passes a structure that `array` has made and that isn't released yet.
+    // SAFETY: the consumer passes a structure that `array` has made.
+    let Some(_) = (unsafe { (*given).release.take() }) else { return };
+    // SAFETY: as above, and it wasn't released before.
     let mut parts = unsafe { Box::from_raw((*given).private_data.cast::<ArrayParts<O>>()) };
-    // SAFETY: as above.
-    unsafe { (*given).release = None };
     if let Some(child) = parts.child.as_deref_mut() {
         release(child);
     }

@@ -1,6 +1,7 @@
 #![allow(unsafe_code)]
 //! Tensors that are given out: each holds its owner until the other side calls the deleter.
 
+use std::collections::TryReserveError;
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
@@ -115,25 +116,46 @@ impl Managed for DLManagedTensor {
     }
 }
 
-/// Zeroed memory for `bytes` bytes that is aligned to 64 bytes, and where in it they start.
-pub fn heap(bytes: usize) -> (Vec<u64>, usize) {
-    let memory = vec![0u64; bytes.div_ceil(8) + 8];
-    let start = memory.as_ptr().addr();
-    (memory, start.next_multiple_of(64) - start)
+/// Memory of this process for an array; dropping it frees the memory.
+#[derive(Debug)]
+pub struct Heap {
+    memory: Vec<u64>,
+    start: usize,
 }
 
-/// A copy of a tensor's elements in C order: memory, where in it they start, and their strides.
-///
-/// The caller keeps the tensor's memory in place meanwhile.
-pub fn copy_of(tensor: &Tensor<'_>) -> (Vec<u64>, usize, Vec<i64>) {
-    let item = crate::dtype::itemsize(tensor.dtype);
-    let count = tensor.shape.iter().product::<i64>() as usize;
-    let (mut memory, start) = heap(count * item);
-    let mut target = memory.as_mut_ptr().cast::<u8>().wrapping_add(start);
-    if count > 0 {
-        gather(tensor.data, item, tensor.shape, tensor.strides, &mut target);
+impl Heap {
+    /// Room for `bytes` bytes, aligned to 64 bytes; what is in them is whatever was there.
+    ///
+    /// # Errors
+    ///
+    /// If there is no memory for it.
+    pub fn new(bytes: usize) -> std::result::Result<Heap, TryReserveError> {
+        let mut memory = Vec::<u64>::new();
+        memory.try_reserve_exact(bytes.div_ceil(8) + 8)?;
+        let start = memory.as_ptr().addr();
+        Ok(Heap { memory, start: start.next_multiple_of(64) - start })
     }
-    (memory, start, compact(tensor.shape))
+
+    /// A copy of a tensor's elements in C order, and their strides. The caller keeps the tensor's
+    /// memory in place meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// If there is no memory for it.
+    pub fn copy_of(tensor: &Tensor<'_>) -> std::result::Result<(Heap, Vec<i64>), TryReserveError> {
+        let item = crate::dtype::itemsize(tensor.dtype);
+        let count = tensor.shape.iter().product::<i64>() as usize;
+        let mut heap = Heap::new(count * item)?;
+        if count > 0 {
+            gather(tensor.data, item, tensor.shape, tensor.strides, &mut heap.data());
+        }
+        Ok((heap, compact(tensor.shape)))
+    }
+
+    /// The first byte.
+    pub fn data(&mut self) -> *mut u8 {
+        self.memory.as_mut_ptr().cast::<u8>().wrapping_add(self.start)
+    }
 }
 
 /// Copies elements one after the other to `target`, and moves it behind them.
@@ -142,7 +164,7 @@ fn gather(source: *const u8, item: usize, shape: &[i64], strides: &[i64], target
     normalize(shape, &mut steps);
     if steps == compact(shape) {
         let run = shape.iter().product::<i64>() as usize * item;
-        // SAFETY: the caller of `copy_of` keeps these elements, and `heap` has made room for them.
+        // SAFETY: the caller of `copy_of` keeps these elements, and `Heap::new` has made room for them.
         unsafe { std::ptr::copy_nonoverlapping(source, *target, run) };
         *target = target.wrapping_add(run);
         return;

@@ -132,6 +132,23 @@ pub fn check_device(device: DLDevice) -> Result<()> {
 unsafe fn check(tensor: &DLTensor, readonly: bool, release: Release) -> Result<Foreign> {
     check_device(tensor.device)?;
     let text = dtype::text(tensor.dtype)?;
+    // SAFETY: the caller answers for both.
+    let (shape, strides) = unsafe { axes(tensor) }?;
+    let layout = Layout::new(&shape, strides.as_deref(), dtype::itemsize(tensor.dtype))?;
+    let data = place(tensor.data.cast(), tensor.byte_offset, &layout)?;
+    Ok(Foreign { data, dtype: text, layout, readonly, _release: release })
+}
+
+/// What a tensor says of its axes: shape, and strides if it has them.
+///
+/// # Errors
+///
+/// For a number of axes that can't be, and for axes without a shape.
+///
+/// # Safety
+///
+/// Shape and strides, where they aren't null, have `ndim` entries.
+pub unsafe fn axes(tensor: &DLTensor) -> Result<(Vec<i64>, Option<Vec<i64>>)> {
     let ndim = usize::try_from(tensor.ndim).unwrap_or(usize::MAX);
     if ndim > MAX_NDIM {
         return refuse(format!("it says that it has {} axes; at most {MAX_NDIM} are taken", tensor.ndim));
@@ -140,12 +157,8 @@ unsafe fn check(tensor: &DLTensor, readonly: bool, release: Release) -> Result<F
         return refuse(format!("it has {ndim} axes and no shape"));
     }
     // SAFETY: neither is null where there are axes, and the caller answers for the number of entries.
-    let entries =
-        |at: *mut i64| (0..ndim).map(|axis| unsafe { at.add(axis).read_unaligned() }).collect::<Vec<_>>();
-    let strides = (!tensor.strides.is_null()).then(|| entries(tensor.strides));
-    let layout = Layout::new(&entries(tensor.shape), strides.as_deref(), dtype::itemsize(tensor.dtype))?;
-    let data = place(tensor.data.cast(), tensor.byte_offset, &layout)?;
-    Ok(Foreign { data, dtype: text, layout, readonly, _release: release })
+    let entries = |at: *mut i64| (0..ndim).map(|axis| unsafe { at.add(axis).read_unaligned() }).collect();
+    Ok((entries(tensor.shape), (!tensor.strides.is_null()).then(|| entries(tensor.strides))))
 }
 
 /// The first element, `offset` bytes behind `data`, after a check that all elements have addresses.

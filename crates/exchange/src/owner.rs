@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use crate::export::Heap;
+
 /// Keeps memory where it is, until it is dropped.
 ///
 /// # Safety
@@ -12,8 +14,8 @@ use std::sync::Arc;
 /// wait for other threads' work, and doesn't panic.
 pub unsafe trait Owner: Send + 'static {}
 
-// SAFETY: a vector on the heap doesn't move while it isn't changed; dropping it frees memory.
-unsafe impl Owner for Vec<u64> {}
+// SAFETY: its memory doesn't move, as it is never changed; dropping it frees memory.
+unsafe impl Owner for Heap {}
 
 // SAFETY: dropping an `Arc` drops at most what is in it.
 unsafe impl<T: Owner + Sync> Owner for Arc<T> {}

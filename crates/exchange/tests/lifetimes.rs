@@ -166,3 +166,29 @@ fn a_child_that_was_moved_out_keeps_the_memory() {
     unsafe { (schema.release.unwrap())(&mut schema) };
     assert!(schema.is_released() && array.is_released() && child.is_released());
 }
+
+#[test]
+fn a_release_callback_that_is_called_again_does_nothing() {
+    let case = Case::new();
+    let (mut schema, mut array) = arrow::export(case.data(), "<u8", &[4, 6], case.owner()).unwrap();
+    let (release_schema, release_array) = (schema.release.unwrap(), array.release.unwrap());
+    for _ in 0..2 {
+        // SAFETY: both structures are still there, released or not.
+        unsafe { release_schema(&mut schema) };
+        // SAFETY: as above.
+        unsafe { release_array(&mut array) };
+        assert!(schema.is_released() && array.is_released());
+        assert_eq!(case.drops(), 1);
+    }
+}
+
+#[test]
+fn memory_is_aligned_or_there_is_none() {
+    for bytes in [0, 1, 63, 64, 1000] {
+        assert_eq!(export::Heap::new(bytes).unwrap().data().addr() % 64, 0);
+    }
+    assert!(export::Heap::new(1 << 62).is_err());
+    let case = Case::new();
+    let (shape, strides) = ([1 << 58], [0]);
+    assert!(export::Heap::copy_of(&case.tensor(&shape, &strides)).is_err());
+}

@@ -1,19 +1,21 @@
 #![allow(unsafe_code)]
 //! How arrays over our memory are given to other frameworks.
 
+use std::collections::TryReserveError;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyMemoryView, PyTuple, PyType};
 use pyo3::{ffi, intern};
 use ropeway::{Block, Export, Kind, Ring};
 use ropeway_exchange::abi::{DLDataType, DLManagedTensorVersioned, IS_COPIED, READ_ONLY};
+use ropeway_exchange::export::Heap;
 use ropeway_exchange::{Axes, Owner, Tensor, arrow, dtype, export};
 
 use crate::block::PyBlock;
@@ -27,7 +29,8 @@ pub enum Keeper {
     Slot(Export),
     Block(Arc<Block>),
     Ring(Ring),
-    Copy(Vec<u64>),
+    Copy(Heap),
+    Nothing,
 }
 
 // SAFETY: each keeps its bytes mapped and in place; dropping one moves a slot on by a word in shared
@@ -193,9 +196,9 @@ impl PyExchange {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, array) = (slf.py(), slf.as_any());
-        if let Some(stream) = stream {
+        if let Some(stream) = stream.filter(|stream| !matches!(stream.extract::<i64>(), Ok(-1))) {
             return Err(PyBufferError::new_err(format!(
-                "the CPU has no streams: stream=None expected, found {stream}"
+                "the CPU has no streams: stream=None expected, or -1 (wait for nothing), found {stream}"
             )));
         }
         if let Some(device) = dl_device.filter(|&device| device != (export::DEVICE.kind, export::DEVICE.id)) {
@@ -231,7 +234,7 @@ impl PyExchange {
         if described.readonly() {
             return Err(PyBufferError::new_err(format!(
                 "the consumer asks for an unversioned DLPack capsule, which can't say that an array may only be \
-                 read. {}",
+                 read: {}",
                 keeper.ways_out()
             )));
         }
@@ -292,8 +295,8 @@ impl PyExchange {
         let (start, keeper) = match Keeper::of(array, Kind::Arrow)? {
             Some(keeper) => (tensor.data.cast_const(), keeper),
             None => {
-                let copy = export::copy_of(&tensor);
-                (copy.0.as_ptr().cast::<u8>().wrapping_add(copy.1), Keeper::Copy(copy.0))
+                let (mut copy, _) = Heap::copy_of(&tensor).map_err(no_memory)?;
+                (copy.data().cast_const(), Keeper::Copy(copy))
             }
         };
         let (schema, data) = arrow::export(start, &text, tensor.shape, keeper).map_err(refused)?;
@@ -308,9 +311,14 @@ impl PyExchange {
 /// PyTorch 1.13 never calls the deleter of a tensor without data.
 fn keeper(array: &Bound<'_, PyAny>, described: &Described) -> PyResult<Option<Keeper>> {
     if described.shape().contains(&0) {
-        return Ok(Some(Keeper::Copy(Vec::new())));
+        return Ok(Some(Keeper::Nothing));
     }
     Keeper::of(array, Kind::Capsule)
+}
+
+/// What callers get when a copy has no room.
+fn no_memory(why: TryReserveError) -> PyErr {
+    PyMemoryError::new_err(format!("a copy of the array: {why}"))
 }
 
 /// A versioned tensor over an array's memory, for those who ask by C.
@@ -320,10 +328,9 @@ pub fn exported(array: &Bound<'_, PyAny>) -> PyResult<NonNull<DLManagedTensorVer
     match keeper(array, &described)? {
         Some(keeper) => Ok(export::versioned(&described.tensor(), flags, keeper)),
         None => {
-            let (memory, start, strides) = export::copy_of(&described.tensor());
-            let data = memory.as_ptr().cast_mut().cast::<u8>().wrapping_add(start);
-            let tensor = Tensor { data, strides: &strides, ..described.tensor() };
-            Ok(export::versioned(&tensor, IS_COPIED, Keeper::Copy(memory)))
+            let (mut copy, strides) = Heap::copy_of(&described.tensor()).map_err(no_memory)?;
+            let tensor = Tensor { data: copy.data(), strides: &strides, ..described.tensor() };
+            Ok(export::versioned(&tensor, IS_COPIED, Keeper::Copy(copy)))
         }
     }
 }
@@ -340,10 +347,9 @@ pub fn constant_capsule<'py>(array: &Bound<'py, PyExchange>) -> PyResult<Bound<'
 
 /// A capsule over a fresh copy in C order.
 fn copied<'py>(py: Python<'py>, described: &Described, versioned: bool) -> PyResult<Bound<'py, PyAny>> {
-    let (memory, start, strides) = py.detach(|| export::copy_of(&described.tensor()));
-    let data = memory.as_ptr().cast_mut().cast::<u8>().wrapping_add(start);
-    let tensor = Tensor { data, strides: &strides, ..described.tensor() };
-    let keeper = Keeper::Copy(memory);
+    let (mut copy, strides) = py.detach(|| Heap::copy_of(&described.tensor())).map_err(no_memory)?;
+    let tensor = Tensor { data: copy.data(), strides: &strides, ..described.tensor() };
+    let keeper = Keeper::Copy(copy);
     match versioned {
         true => give(py, export::versioned(&tensor, IS_COPIED, keeper)),
         false => give(py, export::unversioned(&tensor, keeper).map_err(refused)?),

@@ -1,17 +1,20 @@
 #![allow(unsafe_code)]
 //! DLPack's table of C functions, by which other extensions exchange our arrays without Python calls.
 
+use std::collections::TryReserveError;
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use ropeway_exchange::abi::{
     DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, EXCHANGE_API, SetError, VERSION,
 };
-use ropeway_exchange::import::check_device;
-use ropeway_exchange::{Axes, Layout, Refusal, Tensor, dtype, export};
+use ropeway_exchange::export::Heap;
+use ropeway_exchange::import::{axes, check_device};
+use ropeway_exchange::{Layout, Refusal, Tensor, dtype, export};
 
 use crate::capsule::give;
 use crate::exchange::{Keeper, exported};
@@ -61,8 +64,9 @@ unsafe extern "C" fn to_object(managed: *mut DLManagedTensorVersioned, out: *mut
     // SAFETY: the caller is attached to the interpreter, and hands a tensor over.
     unsafe {
         let py = Python::assume_attached();
-        let Some(managed) = NonNull::new(managed) else { return -1 };
-        let array = give(py, managed)
+        let array = NonNull::new(managed)
+            .ok_or_else(|| PyBufferError::new_err("a tensor expected, null found"))
+            .and_then(|managed| give(py, managed))
             .and_then(|capsule| OVER.import(py, "ropeway._sources", "by_capsule")?.call1((capsule,)));
         answer(py, array.map(|array| *out = array.into_ptr().cast()))
     }
@@ -81,36 +85,39 @@ unsafe extern "C" fn allocate(
     set_error: Option<SetError>,
 ) -> c_int {
     // SAFETY: the caller passes a prototype with as many lengths as it says.
-    match unsafe { like(&*prototype) } {
-        Ok(managed) => {
+    let (kind, why) = match unsafe { like(&*prototype) } {
+        Ok(Ok(managed)) => {
             // SAFETY: the caller passes where to put the answer.
             unsafe { *out = managed.as_ptr() };
-            0
+            return 0;
         }
-        Err(Refusal(why)) => {
-            let why = std::ffi::CString::new(why).unwrap_or_default();
-            if let Some(set_error) = set_error {
-                // SAFETY: the caller's function takes its context, a kind and a text.
-                unsafe { set_error(context, c"BufferError".as_ptr(), why.as_ptr()) };
-            }
-            -1
-        }
+        Ok(Err(why)) => (c"MemoryError", why.to_string()),
+        Err(Refusal(why)) => (c"BufferError", why),
+    };
+    if let Some(set_error) = set_error {
+        let why = std::ffi::CString::new(why).unwrap_or_default();
+        // SAFETY: the caller's function takes its context, a kind and a text.
+        unsafe { set_error(context, kind.as_ptr(), why.as_ptr()) };
     }
+    -1
 }
+
+/// A tensor over fresh memory, if there was any.
+type Allocated = Result<NonNull<DLManagedTensorVersioned>, TryReserveError>;
 
 /// Fresh memory of this process for an array like the prototype.
 ///
 /// # Safety
 /// The prototype's shape has `ndim` entries.
-unsafe fn like(prototype: &DLTensor) -> Result<NonNull<DLManagedTensorVersioned>, Refusal> {
+unsafe fn like(prototype: &DLTensor) -> Result<Allocated, Refusal> {
     check_device(prototype.device)?;
-    dtype::text(prototype.dtype)?;
-    let ndim = usize::try_from(prototype.ndim).unwrap_or(usize::MAX).min(ropeway_exchange::MAX_NDIM + 1);
-    // SAFETY: the caller answers for the shape.
-    let shape: Axes = (0..ndim).map(|axis| unsafe { *prototype.shape.add(axis) }).collect();
-    let layout = Layout::new(&shape, None, dtype::itemsize(prototype.dtype))?;
-    let (memory, start) = export::heap(layout.span);
-    let data = memory.as_ptr().cast_mut().cast::<u8>().wrapping_add(start);
-    let tensor = Tensor { data, dtype: prototype.dtype, shape: &layout.shape, strides: &layout.strides };
-    Ok(export::versioned(&tensor, 0, Keeper::Copy(memory)))
+    let dtype = prototype.dtype;
+    dtype::text(dtype)?;
+    // SAFETY: the caller answers for the shape; there are no strides to look at.
+    let (shape, _) = unsafe { axes(&DLTensor { strides: ptr::null_mut(), ..*prototype }) }?;
+    let layout = Layout::new(&shape, None, dtype::itemsize(dtype))?;
+    Ok(Heap::new(layout.span).map(|mut heap| {
+        let tensor = Tensor { data: heap.data(), dtype, shape: &layout.shape, strides: &layout.strides };
+        export::versioned(&tensor, 0, Keeper::Copy(heap))
+    }))
 }

@@ -52,12 +52,17 @@ def is_masked(x: Any) -> bool:
 
 def _exchanged(x: Any, what: str) -> AnyArray | None:
     """What one of the protocols for arrays gives; None if there is none."""
+    arrow = hasattr(x, "__arrow_c_array__")
     try:
         if hasattr(x, "__dlpack__"):
-            return _by_dlpack(x)
-        if hasattr(x, "__arrow_c_array__"):
+            try:
+                return _by_dlpack(x)
+            except TypeError:  # Arrow says so of what DLPack has no words for, such as lists
+                if not arrow:
+                    raise
+        if arrow:
             return _by_arrow(x)
-    except BufferError as error:
+    except (BufferError, RuntimeError) as error:
         raise BufferError(f"{what} can't take this {type(x).__name__}: {error}") from error
     return _by_interface(x, what) if hasattr(x, "__array_interface__") else None
 
@@ -65,12 +70,12 @@ def _exchanged(x: Any, what: str) -> AnyArray | None:
 def device_of(x: Any) -> tuple[int, int]:
     """Kind and number of the device that an object with DLPack lies on.
 
-    Raises BufferError for a device that DLPack doesn't know, like PyTorch's "meta".
+    Raises BufferError if it doesn't say, or one that DLPack doesn't know, like PyTorch's "meta".
     """
     try:
         kind, number = map(int, x.__dlpack_device__())
-    except ValueError as error:
-        raise BufferError(f"DLPack doesn't know its device: {error}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BufferError(f"it doesn't say its device as DLPack does: {error}") from error
     return kind, number
 
 
@@ -80,13 +85,19 @@ def _by_dlpack(x: Any) -> AnyArray:
         raise BufferError("its signs are turned by a flag that DLPack can't say: x.resolve_neg()")
     try:
         capsule = x.__dlpack__(max_version=_VERSION)
-    except TypeError:  # older than the argument
-        capsule = x.__dlpack__()
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        capsule = x.__dlpack__()  # is older than the argument
     return by_capsule(capsule)
 
 
 def by_capsule(capsule: Any) -> AnyArray:
-    """An array over what is in a DLPack capsule, to read."""
+    """An array over what is in a DLPack capsule, to read.
+
+    Also where the capsule allows writing: what has been through other hands may have lost the sign
+    that it may only be read (TVM drops it, as PyTorch and JAX do).
+    """
     return _over(_core.import_dlpack(capsule))
 
 

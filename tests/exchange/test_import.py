@@ -201,7 +201,8 @@ class Interface:
         self.array, self.__array_interface__ = array, array.__array_interface__
 
 
-def test_what_raises_in_an_export_raises_here():
+@pytest.mark.parametrize("error", [BufferError, RuntimeError])
+def test_what_raises_in_an_export_raises_here(error):
     pool = one()
 
     class Lazy:
@@ -209,7 +210,7 @@ def test_what_raises_in_an_export_raises_here():
             return 1, 0
 
         def __dlpack__(self, **options):
-            raise BufferError("needs grad")
+            raise error("needs grad")
 
     with pytest.raises(BufferError, match=r"Lazy.*needs grad"):
         rw.share(Lazy())
@@ -227,3 +228,12 @@ def test_a_device_that_dlpack_does_not_know_is_refused():
 
     with pytest.raises(BufferError, match=r"Meta.*device.*type meta"):
         rw.share(Meta())
+
+
+def test_a_device_that_nobody_says_is_refused():
+    class Traced:
+        def __dlpack__(self, **options):
+            raise AssertionError("isn't asked")
+
+    with pytest.raises(BufferError, match=r"Traced.*device"):
+        rw.share(Traced())

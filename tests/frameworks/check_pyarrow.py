@@ -72,7 +72,8 @@ class Arrow:
         self.__arrow_c_array__ = array.__arrow_c_array__
 
 
-def test_arrays_of_arrow_come_in():
+@pytest.mark.parametrize("give", [Arrow, lambda array: array], ids=["Arrow alone", "as it is"])
+def test_arrays_of_arrow_come_in(give):
     numbers = pyarrow.array([1, 2, 3, 4, 5], pyarrow.int16())
     lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.arange(12.0)), 3)
     for array, expected in [
@@ -82,10 +83,10 @@ def test_arrays_of_arrow_come_in():
         (lists, np.arange(12.0).reshape(4, 3).tolist()),
         (lists[2:], [[6, 7, 8], [9, 10, 11]]),
     ]:
-        assert rw.share(Arrow(array)).tolist() == expected
+        assert rw.share(give(array)).tolist() == expected
     pool = rw.Pool(1, shape=(5,), dtype="i2")
     with pool.acquire() as slot:
-        slot["array"] = Arrow(numbers)
+        slot["array"] = give(numbers)
         assert slot.array.tolist() == [1, 2, 3, 4, 5]
     for array, why in [
         (pyarrow.array([1, None]), "nulls"),
@@ -94,4 +95,4 @@ def test_arrays_of_arrow_come_in():
         (pyarrow.FixedSizeListArray.from_arrays(pyarrow.array([1, None]), 2), "nulls"),
     ]:
         with pytest.raises(BufferError, match=why):
-            rw.share(Arrow(array))
+            rw.share(give(array))

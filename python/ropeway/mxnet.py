@@ -35,6 +35,8 @@ def asarray(x: AnyArray) -> Any:
     import mxnet
 
     if x.dtype.name not in _TYPES:
+        if x.dtype.kind not in "biufc":
+            x.__dlpack__()  # of what isn't a number it says itself what works instead
         way = "x.view('uint8')" if x.dtype == bool else "x.astype(...)"
         raise BufferError(
             f"MXNet doesn't take dtype {x.dtype} by DLPack, but {', '.join(_TYPES)}: give it {way}"

@@ -6,6 +6,7 @@ Each is loaded, and its framework imported, only when it is asked for by name.
 import importlib
 from typing import Any
 
+from ropeway._extent import address
 from ropeway._views import AnyArray
 
 FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet", "cupy", "onnxruntime", "pyarrow")
@@ -39,7 +40,17 @@ def refuse_read_only(x: AnyArray, framework: str) -> None:
         raise BufferError(
             f"{framework} has no read-only arrays and would write through this one: take the slot "
             "with pool.take(private=True), whose arrays may be written and reach nobody, or with "
-            "pool.take(write=True), exclusively"
+            "pool.take(write=True), exclusively; or give it x.copy()"
+        )
+
+
+def refuse_unaligned(x: AnyArray, framework: str) -> None:
+    """Raises BufferError for memory that doesn't begin at a multiple of 64 bytes."""
+    behind = address(x) % 64
+    if x.size and behind:
+        raise BufferError(
+            f"{framework} takes memory from a multiple of 64 bytes on, and this array begins "
+            f"{behind} bytes behind one: give it whole rows, or rw.share(x), a copy that is aligned"
         )
 
 

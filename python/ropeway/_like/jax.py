@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
 from ropeway import _core
+from ropeway._like import refuse_unaligned
 from ropeway._views import AnyArray
 
 _WIDE = ("int64", "uint64", "float64", "complex128")
@@ -15,6 +18,12 @@ def asarray(x: AnyArray) -> Any:
     if not jax.config.jax_enable_x64 and x.dtype.name in _WIDE:
         raise BufferError(
             f"JAX would make a 32-bit copy of dtype {x.dtype}: set jax_enable_x64, or convert it"
+        )
+    refuse_unaligned(x, "JAX")
+    if x.size and not x.transpose(np.argsort(x.strides)[::-1]).flags.c_contiguous:
+        raise BufferError(
+            "JAX takes arrays without gaps, their axes in any order, and found strides "
+            f"{x.strides} over shape {x.shape}: give it rw.share(x), a copy"
         )
     return jax.numpy.from_dlpack(_Constant(x), copy=False)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ropeway._like import refuse_dtypes
+from ropeway._like import refuse_dtypes, refuse_unaligned
 from ropeway._views import AnyArray
 
 
@@ -13,4 +13,5 @@ def asarray(x: AnyArray) -> Any:
     refuse_dtypes(x, "TensorFlow", ("float8_e4m3fn", "float8_e5m2"))
     if not x.flags.c_contiguous:
         raise BufferError("TensorFlow takes arrays in C order without gaps: give it x.copy()")
+    refuse_unaligned(x, "TensorFlow")  # whose operations would end the process
     return tensorflow.experimental.dlpack.from_dlpack(x.__dlpack__())

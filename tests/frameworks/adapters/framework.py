@@ -15,6 +15,7 @@ class Framework:
 
     `dtypes` are taken without a copy, all others are refused (with `refusal`). `layouts` are those
     that are taken of "fortran", "gaps", "reversed"; `shapes` that aren't taken are in `odd_shapes`.
+    `aligned` memory is all that is taken by some.
     A read-only array comes out "kept" (read-only), "constant" (the framework never writes) or
     "refused".
     """
@@ -24,6 +25,7 @@ class Framework:
     dtypes = ("bool", *INTEGERS, *FLOATS, *COMPLEX)
     layouts = ("fortran", "gaps")
     odd_shapes = ()
+    aligned = False
     readonly = "refused"
     writes = True
 

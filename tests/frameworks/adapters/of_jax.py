@@ -18,6 +18,7 @@ class Framework(framework.Framework):
     )  # those of 64 bits would be narrowed
     layouts = ("fortran",)
     readonly = "constant"
+    aligned = True
     writes = False
 
     def __init__(self):

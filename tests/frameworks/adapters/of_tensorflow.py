@@ -16,6 +16,7 @@ class Framework(framework.Framework):
     name = "tensorflow"
     dtypes = (*framework.Framework.dtypes, "bfloat16")
     layouts = ()
+    aligned = True
     writes = False
 
     def address(self, there):

@@ -347,8 +347,8 @@ def test_what_is_refused_here_ends_the_process_in_caffe(tmp_path):
         assert done.returncode < 0, what
 
 
-@pytest.mark.parametrize("order", ["caffe mxnet", "mxnet caffe"])
-def test_numpy_mxnet_and_caffe_read_one_slot_in_one_process(tmp_path, order):
+@pytest.mark.parametrize("order", ["caffe mxnet torch", "torch mxnet caffe", "mxnet torch caffe"])
+def test_numpy_mxnet_caffe_and_torch_read_one_slot_in_one_process(tmp_path, order):
     (tmp_path / "net.prototxt").write_text(DATA + MEAN)
     program = f"""
         import importlib, sys, warnings
@@ -357,8 +357,14 @@ def test_numpy_mxnet_and_caffe_read_one_slot_in_one_process(tmp_path, order):
         np.bool = np.bool_
         for name in sys.argv[1:]:
             importlib.import_module(name)
-        import caffe
+        import caffe, torch
         import ropeway as rw, ropeway.caffe, ropeway.mxnet
+
+        def place(array):
+            return array.__array_interface__["data"][0]
+
+        def states():
+            return {{s.state for s in pool.status().slots}}
 
         pool = rw.Pool(2, fields={FIELDS!r})
         net = caffe.Net("{tmp_path}/net.prototxt", caffe.TRAIN)
@@ -368,17 +374,27 @@ def test_numpy_mxnet_and_caffe_read_one_slot_in_one_process(tmp_path, order):
             slot.publish()
         with feeder.batch() as slot:
             array = slot["image"]
+            ours, tensor = np.from_dlpack(array), rw.asarray(array, like="torch")
             there = rw.asarray(array, like="mxnet")
             mean = net.forward()["mean"].mean()
-            place = array.__array_interface__["data"][0]
-            assert ropeway.mxnet.address(there) == place
-            assert net.blobs["data"].data.__array_interface__["data"][0] == place
-            assert there.mean().asscalar() == mean == array.mean()
+            blob = net.blobs["data"].data
+            places = [place(ours), tensor.data_ptr(), ropeway.mxnet.address(there), place(blob)]
+            assert places == [place(array)] * 4
+            means = [there.mean().asscalar(), mean, array.mean(), ours.mean(), tensor.mean().item()]
+            assert means == [array.mean()] * 5
             there[:] = 3
             ropeway.mxnet.wait(there)
-            assert (array == 3).all() and (net.blobs["data"].data == 3).all()
-            del there, array
-        assert {{s.state for s in pool.status().slots}} <= {{"idle", "absent"}}
+            for seen in (array, ours, blob, tensor):
+                assert (seen == 3).all()
+            tensor += 1
+            for seen in (array, ours, blob, there.asnumpy()):
+                assert (seen == 4).all()
+            keepers = [ours, tensor, there]
+            del array, ours, tensor, there, seen
+        while keepers:
+            assert "held-write" in states()
+            keepers.pop()
+        assert states() <= {{"idle", "absent"}}
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), *order.split()],

@@ -56,11 +56,15 @@ class Environment:
 
 
 NUMPY_1 = "numpy==1.26.4"
+TORCH = "torch==2.15.0"
 ALL = {
     "numpy-1.26": Environment((NUMPY_1,), module="numpy", light=True),
     "numpy": Environment(("numpy",), python="newest", light=True),
     "ml_dtypes": Environment(("numpy", "ml_dtypes"), python="newest", light=True),
     "pyarrow": Environment(("pyarrow", "ml_dtypes"), light=True),
+    "tvm-ffi": Environment(
+        ("numpy", "apache-tvm-ffi"), module="tvm_ffi", python="newest", light=True
+    ),
     "onnxruntime": Environment(("onnxruntime", "onnx", "ml_dtypes"), light=True),
     "mxnet": Environment(
         (NUMPY_1, "requests<3", "ml_dtypes"),
@@ -70,15 +74,17 @@ ALL = {
     ),
     "jax": Environment(("jax[cpu]",), python="newest", light=True, trials=True),
     "caffe": Environment(
-        (NUMPY_1, "six", "protobuf", "pillow", "requests<3"),
-        without_dependencies=("mxnet==1.9.1", "scikit-image"),  # for a check, and for its photos
+        (NUMPY_1, "six", "protobuf", "pillow", "requests<3", "typing_extensions"),
+        # MXNet and PyTorch for a check of all in one process, scikit-image for the photos
+        without_dependencies=("mxnet==1.9.1", TORCH, "scikit-image"),
         debian=caffe_build.DEBIAN,
+        stubs=True,
         caffe=True,
         examples=("caffe_regression.py",),
     ),
     "torch": Environment(
         ("numpy", "typing_extensions", "ml_dtypes"),
-        without_dependencies=("torch==2.15.0",),
+        without_dependencies=(TORCH,),
         stubs=True,
         trials=True,
         tests=("dropin/test_*.py", "trials/test_*_dropin.py"),
@@ -88,7 +94,7 @@ ALL = {
             *("numpy", "typing_extensions", "grain", "spdl-core"),
             *("pillow", "scikit-image", "scikit-learn"),
         ),
-        without_dependencies=("torch==2.15.0",),
+        without_dependencies=(TORCH,),
         stubs=True,
         contest=True,
     ),

@@ -262,6 +262,22 @@ def test_closing_a_loader_ends_the_wait_of_another_thread(loader):
     assert said == ["this iterator was closed with its loader"]
 
 
+def test_threads_may_share_a_loader(loader):
+    """Each has an epoch of its own, also where the next one was planned ahead."""
+    shared, found = loader(Numbers(40), 4, 2), []
+
+    def run():
+        found.append(list(numbers(shared)))
+
+    for _ in range(60):
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert found == [list(range(40))] * 240
+
+
 def test_workers_have_the_environment_and_the_folder_of_now(loader, tmp_path, monkeypatch):
     held = loader(Numbers(4), 4, 1)  # the zygote runs from here on
     next(iter(held))

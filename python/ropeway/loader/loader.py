@@ -1,6 +1,7 @@
 """The loader."""
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sized
@@ -123,17 +124,18 @@ class Loader:
         """Begins the next epoch, or goes on with the one of a state that was loaded."""
         if self._owner != os.getpid():
             self._begin()  # a forked child works on its own
-        engine = self._started()
-        self._meter.start()
-        position, self._position = self._position, {}
-        iterator = self._primed_for(self._epoch, position)
-        if iterator is None:
-            iterator = Epoch(engine, self._make_course(self._epoch, position))
-        iterator.begin(self)
-        self._latest = weakref.ref(iterator)
-        self._course = iterator.course
-        self._bar = self._make_bar(self._course)
-        self._at, self._epoch = self._epoch, self._epoch + 1
+        with self._beginning:
+            engine = self._started()
+            self._meter.start()
+            position, self._position = self._position, {}
+            iterator = self._primed_for(self._epoch, position)
+            if iterator is None:
+                iterator = Epoch(engine, self._make_course(self._epoch, position))
+            iterator.begin(self)
+            self._latest = weakref.ref(iterator)
+            self._course = iterator.course
+            self._bar = self._make_bar(self._course)
+            self._at, self._epoch = self._epoch, self._epoch + 1
         return iterator
 
     def __len__(self) -> int:
@@ -275,10 +277,11 @@ class Loader:
         order, engine = self._order, self._engine
         if not self._habitual or order is None or not order.repeatable or not self.workers:
             return
-        if self._primed is None and iterator.course is self._course:
-            self._primed = Epoch(engine, KeyCourse(order, self._epoch, {}))
-        if self._primed is not None:
-            self._primed.plan(engine.window - iterator.in_flight)
+        with self._beginning:  # another thread may begin that epoch now
+            if self._primed is None and iterator.course is self._course:
+                self._primed = Epoch(engine, KeyCourse(order, self._epoch, {}))
+            if self._primed is not None:
+                self._primed.plan(engine.window - iterator.in_flight)
 
     def _primed_for(self, epoch: int, position: dict[str, Any]) -> Epoch | None:
         """The epoch that was planned ahead, if it is the one that is wanted."""
@@ -305,6 +308,7 @@ class Loader:
     def _begin(self) -> None:
         """Puts the loader where nothing has happened yet."""
         self._owner = os.getpid()
+        self._beginning = threading.RLock()
         self._engine = None
         self._epoch = self._at = 0
         self._position = {}

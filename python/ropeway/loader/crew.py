@@ -8,6 +8,7 @@ import pickle
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing import connection
 from typing import Any, Protocol
 
 from ropeway import _interrupts
@@ -171,15 +172,30 @@ class _Process:
         self.pid = self._process.pid
 
     def status(self) -> int | None:
-        """None while it lives, else how it has ended."""
+        """None while it lives, else how it has ended.
+
+        Raises `zygote.Died` where SIGCHLD is ignored: the kernel tells nobody how children ended.
+        """
+        let_go = connection.wait([self._process.sentinel], timeout=0)
         status: int | None = self._process.exitcode
+        if status is None and let_go and not _is_there(self.pid):
+            raise zygote.Died
         return status
 
     def close(self) -> None:
         """Kills it if it still lives."""
         self._life.close()
         self._process.join()
-        self._process.close()
+        with contextlib.suppress(ValueError):  # nobody knows how it ended
+            self._process.close()
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

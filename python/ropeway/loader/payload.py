@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ropeway._arrays as arrays
+from ropeway.loader import zygote
 
 _IMPORTABLE = "Define both at the top level of a module, or install cloudpickle"
 _OPENED_LATER = "Open files, locks and connections in the worker, when a sample is first asked for"
@@ -65,7 +66,9 @@ def main_module() -> dict[str, Any] | None:
     """How a new process finds the main module; None if it has no file, as in a notebook."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
-    where: dict[str, Any] = {"sys_path": list(sys.path), "sys_argv": sys.argv, "dir": os.getcwd()}
+    where: dict[str, Any] = {"sys_path": list(sys.path), "sys_argv": sys.argv}
+    if (folder := zygote.folder()) is not None:
+        where["dir"] = folder
     if spec is not None:
         return {**where, "init_main_from_name": spec.name}
     path = getattr(main, "__file__", None)

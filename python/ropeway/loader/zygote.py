@@ -94,7 +94,7 @@ class Zygote:
         """Forks a worker; returns its process id."""
         with self._lock:
             serial = next(self._serials)  # an answer may be left over from an interrupted call
-            where = dict(os.environ), os.getcwd()
+            where = dict(os.environ), folder()
             self._send(("start", serial, number, task, *where), reader)
             pid: int = self._answer("started", serial)
             self._reports.pop(pid, None)  # of one that had this id before
@@ -150,6 +150,14 @@ class Zygote:
             _, pid, status = report
             self._reports[pid] = status
         return report
+
+
+def folder() -> str | None:
+    """The current folder; None if it has been removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def _let_go() -> None:
@@ -249,8 +257,9 @@ class _Server:
                 pid = os.fork()
                 if pid == 0:
                     os.environ.update(environment)
-                    with contextlib.suppress(OSError):
-                        os.chdir(folder)
+                    if folder is not None:
+                        with contextlib.suppress(OSError):
+                            os.chdir(folder)
                     self._become_worker(number, given[0], task)
                 os.close(given[0])
                 self._socket.send(pickle.dumps(("started", serial, pid)))

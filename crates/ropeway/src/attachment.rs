@@ -130,6 +130,7 @@ impl Attachment {
         let others: Vec<_> = found.iter().map(|f| f.name.as_str()).collect();
         let tried = tried.join("; ");
         Err(match tried.is_empty() {
+            true if others.is_empty() => Error::Gone(format!("no pool is named {name:?}, nor any other")),
             true => Error::Gone(format!("no pool is named {name:?}; there are {others:?}")),
             false if strange => Error::Incompatible(format!("pool {name:?} can't be opened: {tried}")),
             false => Error::Gone(format!("pool {name:?} can't be opened: {tried}")),

@@ -11,7 +11,7 @@ use crate::arena::Arena;
 use crate::error::Result;
 use crate::handle::Handle;
 use crate::layout::PICKLED;
-use crate::session::{arena_of, session};
+use crate::session::{arena_of, new_session, session};
 use crate::wire::{Reader, Writer, checksum};
 
 /// The memory of one array. Dropping the last of a process takes the process's mark off it.
@@ -81,7 +81,13 @@ impl Block {
 
     /// Takes memory for an array from this session's arena.
     pub fn allocate(len: usize, pulse: &mut dyn FnMut() -> bool) -> Result<Block> {
-        session()?.allocate(len, pulse)
+        let arena = session()?;
+        let block = arena.allocate(len, pulse);
+        // A program that becomes a daemon closes all descriptors, and goes on with a session of its own.
+        if block.is_err() && !arena.has_descriptors() {
+            return new_session()?.allocate(len, pulse);
+        }
+        block
     }
 }
 

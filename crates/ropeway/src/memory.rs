@@ -240,7 +240,9 @@ impl Map {
 
 fn map_whole(fd: &Memfd, len: u64, access: Access, what: &str) -> Result<Mapping> {
     Mapping::new(fd, 0, len as usize, access).map_err(|e| {
-        let limit = limits::address_space().map_or("no RLIMIT_AS".into(), |n| format!("RLIMIT_AS is {n}"));
+        let limit = limits::address_space().map_or("no RLIMIT_AS".into(), |n| {
+            format!("RLIMIT_AS is {n}: raise it, or set it before the segment is made")
+        });
         Error::OutOfMemory(format!("{what}: can't map its data segment of {len} bytes ({limit}): {e}"))
     })
 }

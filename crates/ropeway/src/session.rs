@@ -14,6 +14,11 @@ use crate::member::open_control;
 use crate::process::Process;
 
 impl Arena {
+    /// Whether this process still has the arena's memory open.
+    pub fn has_descriptors(&self) -> bool {
+        self.at.memory.fd.is_open()
+    }
+
     /// The same arena as this process is a member of it.
     pub fn here(self: &Arc<Arena>) -> Arc<Arena> {
         if self.cookie == fork::cookie() {
@@ -55,6 +60,13 @@ pub(crate) fn session() -> Result<Arc<Arena>> {
         arenas.push(Arc::new(Arena::found()?));
     }
     Ok(arenas[0].clone())
+}
+
+/// A new arena for the session, in the place of one that this process can make nothing in any more.
+pub(crate) fn new_session() -> Result<Arc<Arena>> {
+    let arena = Arc::new(Arena::found()?);
+    Process::current().arenas().insert(0, arena.clone());
+    Ok(arena)
 }
 
 /// The arena of a handle: one that is open here, or opened now.

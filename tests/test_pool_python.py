@@ -98,6 +98,36 @@ def test_mistakes_are_named(arguments, error, message):
         rw.Pool(**{"slots": 2, **arguments})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"fields": [("a", (1, "f4"))]}, "fields must map names"),
+        ({"stages": None}, "stages must be a tuple of names, found None"),
+        ({"memory_limit": 10**30}, "memory_limit must be at most"),
+        ({"slots": 2**70}, "slots must be at most"),
+        ({"max_slots": "2"}, "max_slots must be an int, found '2'"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_name(wrong, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        rw.Pool(**{"slots": 1, **wrong})
+
+
+def test_a_lease_knows_its_arrays():
+    pool = rw.Pool(slots=1, fields={"image": ((2,), "f4"), "label": ((), "i8")})
+    with pool.acquire() as slot:
+        assert list(slot) == slot.keys() == ["image", "label"]
+        assert "image" in slot
+        assert "imago" not in slot
+        assert 0 not in slot
+        slot.publish()
+    with pool.take() as slot:
+        assert list(slot) == ["image", "label"]
+        assert "label" in slot
+    with pytest.raises(ValueError, match="ended"):
+        "label" in slot  # noqa: B015
+
+
 @pytest.mark.parametrize("dtype", [object, [("a", "f4"), ("b", object)]])
 def test_python_objects_are_refused_at_the_door(dtype):
     pool = rw.Pool(2)
@@ -238,7 +268,7 @@ def test_a_ring_is_all_slots_of_a_field():
     with pool.take() as slot:
         assert address(slot["label"]) == address(ring[slot.index])
     assert rw.Pool(2, shape=(4, 64), dtype="u1").ring().shape == (2, 4, 64)
-    with pytest.raises(KeyError, match=r"no field 'x'; this pool has \['image', 'label'\]"):
+    with pytest.raises(KeyError, match=r"no field 'x'; it has \['image', 'label'\]"):
         pool.ring("x")
     with pytest.raises(KeyError, match="no field None"):
         pool.ring()

@@ -314,3 +314,15 @@ def test_an_unrelated_interpreter_reads_a_queue(fresh):
     )
     assert fresh(code, stdin=pickle.dumps(q)) == "10\n"
     assert q.get() == 7
+
+
+def test_arguments_that_cannot_be_are_named(q):
+    with pytest.raises(TypeError, match="maxsize must be an int, found '3'"):
+        rw.Queue("3")
+    for call in (q.get, lambda timeout: q.put(1, timeout=timeout)):
+        with pytest.raises(TypeError, match="timeout must be a number of seconds, found '1'"):
+            call(timeout="1")
+    assert q.empty()
+    largest = rw.Queue(1 << 40)  # as many as there can be
+    assert not largest.full()
+    largest.close()

@@ -53,6 +53,18 @@ def describe(shape: ShapeLike, dtype: npt.DTypeLike) -> tuple[str, int, tuple[in
     return checked.text, checked.dtype.itemsize, checked.shape
 
 
+def count(what: str, number: SupportsIndex, least: int) -> int:
+    """Checks an int of at least `least`; raises TypeError and ValueError, naming what it is."""
+    try:
+        found = operator.index(number)
+    except TypeError:
+        raise TypeError(f"{what} must be an int, found {number!r}") from None
+    if not least <= found <= _MOST:
+        bound = f"at least {least}" if found < least else f"at most {_MOST}"
+        raise ValueError(f"{what} must be {bound}, found {found}")
+    return found
+
+
 def _numbers(shape: ShapeLike) -> tuple[int, ...]:
     try:
         if isinstance(shape, Iterable):

@@ -1,7 +1,6 @@
 """The pool of slots, under the names that people use."""
 
 import math
-import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -56,18 +55,18 @@ class Pool(_core.Pool):
 
         Raises TypeError and ValueError for arguments that can't be.
         """
-        count = _count("slots", slots)
+        least = _layout.count("slots", slots, 1)
         names = _stages(stages)
         core = _core.create(
-            count,
+            least,
             _schema(shape, dtype, fields),
             names,
             _name(name),
-            None if memory_limit is None else _count("memory_limit", memory_limit),
-            None if max_slots is None else _count("max_slots", max_slots, least=count),
+            None if memory_limit is None else _layout.count("memory_limit", memory_limit, 1),
+            None if max_slots is None else _layout.count("max_slots", max_slots, least),
             None,
             _repeatable(repeatable, names),
-            min(_count("redeliveries", redeliveries, least=0), 255),
+            min(_layout.count("redeliveries", redeliveries, 0), 255),
         )
         return super().__new__(cls, core)
 
@@ -111,7 +110,7 @@ class Pool(_core.Pool):
         if field is None and len(names) == 1:
             (field,) = names
         if field not in names:
-            raise NoSuch(f"no field {field!r}; this pool has {names}")
+            raise NoSuch(f"pool {self.id[:8]}: no field {field!r}; it has {names}")
         if not self.packed:
             raise Incompatible(_why_not_packed(schema))
         _, text, _, shape = schema[names.index(field)]
@@ -149,16 +148,6 @@ def _attach(cls: type[Pool], handle: bytes) -> Pool:
     return _core.Pool.__new__(cls, _core.attach(handle))
 
 
-def _count(what: str, number: SupportsIndex, least: int = 1) -> int:
-    try:
-        count = operator.index(number)
-    except TypeError:
-        raise TypeError(f"{what} must be an int, found {number!r}") from None
-    if count < least:
-        raise ValueError(f"{what} must be at least {least}, found {count}")
-    return count
-
-
 def _schema(
     shape: _layout.ShapeLike | None,
     dtype: npt.DTypeLike | None,
@@ -172,6 +161,8 @@ def _schema(
         return [("array", *_layout.describe(shape, dtype))]
     if shape is not None or dtype is not None:
         raise TypeError("a pool takes either shape and dtype, or fields, found both")
+    if not isinstance(fields, Mapping):
+        raise TypeError(f"fields must map names to (shape, dtype), found {fields!r}")
     if not fields:
         raise ValueError("fields must name at least one array; leave it out for slots without")
     return [_field(name, spec) for name, spec in fields.items()]
@@ -190,7 +181,7 @@ def _field(name: str, spec: FieldLike) -> tuple[str, str, int, tuple[int, ...]]:
 
 
 def _stages(stages: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(stages)
+    names = tuple(stages) if isinstance(stages, Sequence) else (None,)
     if isinstance(stages, str) or not all(isinstance(name, str) and name for name in names):
         raise TypeError(f"stages must be a tuple of names, found {stages!r}")
     if not 2 <= len(names) <= 16 or len(set(names)) < len(names):

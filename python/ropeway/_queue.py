@@ -1,11 +1,10 @@
 """A queue with the interface of `multiprocessing.Queue`, whose arrays aren't copied on the way."""
 
-import operator
 import os
 import queue
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ropeway import _core, _message
+from ropeway import _core, _layout, _message
 from ropeway._errors import Closed, PeerDied, QueueClosed, Timeout
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class Queue:
         Messages that were taken don't count, even if their arrays live on. At most 65,536
         messages can exist at a time.
         """
-        self._maxsize = max(0, operator.index(maxsize))
+        self._maxsize = min(max(0, _layout.count("maxsize", maxsize, -_MOST_SLOTS)), _MOST_SLOTS)
         core = _core.create(
             _FIRST_SLOTS, None, ("fill", "use"), None, None, _MOST_SLOTS, self._maxsize or None
         )
@@ -185,4 +184,7 @@ def _patience(block: bool, timeout: float | None) -> float | None:
     """The time to wait, in the words of a pool: None for ever, 0 not at all."""
     if not block:
         return 0.0
-    return None if timeout is None else max(0.0, timeout)
+    try:
+        return None if timeout is None else max(0.0, timeout)
+    except TypeError:
+        raise TypeError(f"timeout must be a number of seconds, found {timeout!r}") from None

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyIterator, PyList, PyString, PyTuple};
 use ropeway::{Export, Field, ReadLease, WriteLease};
 
 use crate::errors::translate;
@@ -93,6 +93,15 @@ macro_rules! lease_methods {
 
             fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
                 view(py, self.0.export(name).map_err(translate)?)
+            }
+
+            fn __contains__(&self, name: &Bound<'_, PyAny>) -> PyResult<bool> {
+                let names = self.keys()?;
+                Ok(name.extract::<String>().is_ok_and(|name| names.contains(&name)))
+            }
+
+            fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+                PyList::new(py, self.keys()?)?.try_iter()
             }
 
             /// The only array of the slot.

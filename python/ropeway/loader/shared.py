@@ -503,7 +503,7 @@ def _others(noted: record.Record, lease: Any) -> list[Any]:
     if not noted.rest:
         return []
     columns: list[Any] = pickle.loads(noted.rest)
-    if "blobs" in lease.keys():  # noqa: SIM118
+    if "blobs" in lease:
         with memoryview(lease.export("blobs")[0]) as memory:
             columns = [
                 [bytes(memory[x.begin : x.end]) if type(x) is Blob else x for x in column]

@@ -1,5 +1,6 @@
 """`ropeway ls`: the pools of this user on this machine, and who holds their slots."""
 
+import argparse
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -58,13 +59,18 @@ def holders(status: PoolStatus) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Prints the pools; with arguments, only those whose name or id contains one of them."""
-    found = False
+    text = "Lists your open pools and who holds their slots since when."
+    parser = argparse.ArgumentParser("ropeway ls", description=text)
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help="only pools with PART in their name or id"
+    )
+    parts, found = parser.parse_args(arguments).parts, False
     for status in pools():
-        if arguments and not any(text in status.label for text in arguments):
+        if parts and not any(part in status.label for part in parts):
             continue
         found = True
         print(line(status))
         print(*holders(status), sep="\n", end="\n" if holders(status) else "")
     if not found:
-        print("no pool" + (f" matches {' '.join(arguments)}" if arguments else " is open"))
+        print("no pool" + (f" matches {' '.join(parts)}" if parts else " is open"))
     return 0

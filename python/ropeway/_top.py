@@ -1,5 +1,6 @@
 """`ropeway top`: the pools of this user, refreshed until Ctrl-C."""
 
+import argparse
 import shutil
 import sys
 import time
@@ -30,6 +31,10 @@ def _rate(status: PoolStatus, before: dict[str, int], seconds: float) -> str:
 
 def main(arguments: list[str]) -> int:
     """Redraws twice a second; `--once` draws one frame."""
+    text = "Watches your open pools, until Ctrl-C."
+    parser = argparse.ArgumentParser("ropeway top", description=text)
+    parser.add_argument("--once", action="store_true", help="draw one frame and end")
+    once = parser.parse_args(arguments).once
     counts: dict[str, int] = {}
     last = time.monotonic() - PERIOD
     try:
@@ -37,7 +42,7 @@ def main(arguments: list[str]) -> int:
             now = time.monotonic()
             text, counts = frame(counts, now - last)
             last = now
-            if "--once" in arguments:
+            if once:
                 print(text)
                 return 0
             sys.stdout.write(f"\x1b[H\x1b[J{text}\n")

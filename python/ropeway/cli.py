@@ -3,16 +3,19 @@
 import argparse
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ropeway import _core
+
 # Commands that read their own arguments: the module, whose `main(arguments)` gives the exit status,
 # and what it does.
 OTHERS = {
-    "ls": ("ropeway._ls", "list the pools of this machine and who holds their slots"),
-    "top": ("ropeway._top", "watch the pools of this machine"),
+    "ls": ("ropeway._ls", "list your open pools and who holds their slots"),
+    "top": ("ropeway._top", "watch your open pools"),
     "bench": ("ropeway.bench", "measure what handing over arrays costs here"),
 }
 
@@ -21,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     """Makes the parser of the command line."""
     text = "Hands large arrays between processes without a copy."
     result = argparse.ArgumentParser("ropeway", description=text)
+    result.add_argument("--version", action="version", version=f"ropeway {_core.__version__}")
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
     text = "loaders decode and turn photos, a trainer learns from them in place"
     _add_demo_options(commands.add_parser("demo", help=text, description=text))
@@ -104,13 +108,22 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command; gives the exit status."""
     chosen, rest = parser().parse_known_args(arguments)
     if chosen.command in OTHERS:
-        module, _ = OTHERS[chosen.command]
-        return int(importlib.import_module(module).main(rest))
+        return _other(OTHERS[chosen.command][0], rest)
     if rest:
         parser().error(f"unknown arguments: {' '.join(rest)}")
     given = {name: value for name, value in vars(chosen).items() if value is not None}
     del given["command"]
     return _reported(lambda: demo(given))
+
+
+def _other(module: str, arguments: list[str]) -> int:
+    try:
+        status: int = importlib.import_module(module).main(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _reported(command: Callable[[], int]) -> int:

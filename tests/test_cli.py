@@ -1,5 +1,6 @@
 """The command `ropeway`: ls, top, and what anybody may type."""
 
+import os
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ def command(*arguments):
         text=True,
         timeout=WATCHDOG,
         check=False,
+        env={**os.environ, "COLUMNS": "200", "LINES": "200"},
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -78,6 +78,36 @@ def test_without_cloudpickle_it_is_refused_with_a_remedy(feed, loader_method):
     assert said == ("works\n" if loader_method == "fork" else "refused\n")
 
 
+PACKAGED = """
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+PROGRAM = {text!r}
+here, way = pathlib.Path(__file__).parent, sys.argv[1]
+(here / "pack").mkdir()
+(here / "pack" / "__init__.py").touch()
+(here / "pack" / "__main__.py").write_text(PROGRAM)
+with zipfile.ZipFile(here / "pack.pyz", "w") as archive:
+    archive.writestr("__main__.py", PROGRAM)
+command = [sys.executable, *way.split(), *sys.argv[2:]]
+done = subprocess.run(command, cwd=here, capture_output=True, timeout=60)
+sys.stdout.write(done.stdout.decode())
+sys.stderr.write(done.stderr.decode())
+sys.exit(done.returncode)
+"""
+
+
+@pytest.mark.parametrize("way", ["-m pack", "pack", "pack.pyz"])
+@pytest.mark.parametrize("without", [[], ["without"]])
+def test_a_packaged_main_module_is_as_one_without_a_file(room, way, without, loader_method):
+    """A sibling: multiprocessing's spawn looks into no `__main__.py`."""
+    said = room.run(PACKAGED.format(text=INTERACTIVE), way, loader_method, *without)
+    works = loader_method == "fork" or (CLOUDPICKLE and not without)
+    assert said == ("works\n" if works else "refused\n")
+
+
 UNGUARDED = """
 import os
 import sys

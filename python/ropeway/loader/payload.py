@@ -63,9 +63,15 @@ def _pickled(things: Any, dataset: Any, method: str) -> tuple[bytes, dict[str, A
 
 
 def main_module() -> dict[str, Any] | None:
-    """How a new process finds the main module; None if it has no file, as in a notebook."""
+    """How a new process finds the main module; None if it can't.
+
+    A notebook has no file, and multiprocessing runs no ``__main__.py`` of a package, folder or
+    zip archive again.
+    """
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name.rpartition(".")[2] == "__main__":
+        return None
     where: dict[str, Any] = {"sys_path": list(sys.path), "sys_argv": sys.argv}
     if (folder := zygote.folder()) is not None:
         where["dir"] = folder
@@ -82,7 +88,7 @@ def _refusal(dataset: Any, method: str, reason: Exception | None, advice: str) -
     why = (
         f"{type(reason).__name__}: {reason}"
         if reason is not None
-        else "it is defined in a __main__ module without a file, where a new process can't look"
+        else "it is defined in a __main__ module that a new process can't import"
     )
     how = "by default" if method == "zygote" else f"by {method!r}"
     return (

@@ -23,6 +23,7 @@ __all__ = [
     "__version__",
     "allocate",
     "arena_snapshot",
+    "array_base",
     "attach",
     "check_device",
     "constant_capsule",
@@ -202,6 +203,8 @@ class Export:
     def address(self) -> int: ...
     if sys.version_info >= (3, 12):
         def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def array_base() -> type[np.ndarray[Any, np.dtype[Any]]]: ...
 
 class Exchange:
     def __dlpack__(

@@ -8,8 +8,13 @@ from ropeway import _core
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]
 
+if TYPE_CHECKING:
+    _Base = AnyArray
+else:
+    _Base = _core.array_base()
 
-class View(AnyArray, _core.Exchange):
+
+class View(_Base, _core.Exchange):
     """An ndarray over memory that ropeway holds, such as an array of a slot.
 
     It gives itself to other frameworks by DLPack and Arrow; the slot doesn't move on before the

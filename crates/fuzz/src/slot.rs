@@ -1,8 +1,9 @@
 //! What stands in a slot: the description of its arrays, and its metadata.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use ropeway::{Error, Pool};
+use ropeway::{Error, Pool, Wait};
 
 use crate::bytes::Bytes;
 use crate::pools::{Segment, field, options, record, segments};
@@ -42,7 +43,8 @@ impl Victim {
         slot.set_meta(&[1; 600])?;
         let index = slot.index();
         slot.publish()?;
-        let slot = self.pool.take_mut_now("change", None)?.expect("it was just published");
+        let slot =
+            self.pool.take_mut_with("change", None, &mut Wait::new(Some(Duration::ZERO), &mut || true))?;
         slot.publish()?;
         self.spoil(index, input, framed);
         let slot = self.pool.try_take()?;

@@ -59,25 +59,25 @@ impl PyBlock {
 #[pyfunction]
 #[pyo3(signature = (inherited))]
 pub fn session(py: Python<'_>, inherited: Option<String>) -> PyResult<String> {
-    blocking(py, None, |_| ropeway::join_session(inherited.as_deref()))
+    blocking(py, |_| ropeway::join_session(inherited.as_deref()))
 }
 
 /// Takes memory for an array.
 #[pyfunction]
 pub fn allocate(py: Python<'_>, nbytes: usize) -> PyResult<PyBlock> {
-    blocking(py, None, |wait| Block::allocate(nbytes, wait.pulse)).map(|block| PyBlock(Arc::new(block)))
+    blocking(py, |pulse| Block::allocate(nbytes, pulse)).map(|block| PyBlock(Arc::new(block)))
 }
 
 /// Opens a handle.
 #[pyfunction]
 pub fn open_block(py: Python<'_>, handle: &[u8]) -> PyResult<PyBlock> {
-    blocking(py, None, |_| Block::open(handle)).map(|block| PyBlock(Arc::new(block)))
+    blocking(py, |_| Block::open(handle)).map(|block| PyBlock(Arc::new(block)))
 }
 
 /// What this session's arena holds.
 #[pyfunction]
 pub fn arena_snapshot(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    let status = blocking(py, None, |_| ropeway::arena_status())?;
+    let status = blocking(py, |_| ropeway::arena_status())?;
     let dict = PyDict::new(py);
     dict.set_item("arrays", status.arrays)?;
     dict.set_item("bytes", status.bytes)?;

@@ -44,9 +44,10 @@ impl Keeper {
         let mut base = array.getattr(intern!(py, "base"))?;
         loop {
             if let Ok(export) = base.cast::<PyExport>() {
-                return match &export.get().0 {
+                return match export.get().memory() {
                     Memory::Slot(export) => Ok(Some(Keeper::Slot(export.again(kind).map_err(translate)?))),
                     Memory::Ring(ring) => Ok(Some(Keeper::Ring(ring.clone()))),
+                    Memory::Nothing => Ok(None),
                 };
             }
             if let Ok(block) = base.cast::<PyBlock>() {

@@ -1,7 +1,9 @@
 #![allow(unsafe_code)]
 //! Memory of a slot as a Python buffer.
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -12,17 +14,54 @@ use ropeway::{Export, Ring};
 pub enum Memory {
     Slot(Export),
     Ring(Ring),
+    /// Nothing: it belongs to an array that has died and waits for another slot (`spare.rs`).
+    Nothing,
 }
 
 /// The bytes of one array. While it or a buffer of it lives, the slot doesn't move on.
 #[pyclass(name = "Export", module = "ropeway._core", frozen)]
-pub struct PyExport(pub Memory);
+pub struct PyExport(UnsafeCell<Memory>);
+
+// SAFETY: `Memory` is `Sync`, and it changes only in `put` and `end`, whose callers share it with nobody.
+unsafe impl Sync for PyExport {}
 
 impl PyExport {
+    pub fn new(memory: Memory) -> PyExport {
+        PyExport(UnsafeCell::new(memory))
+    }
+
+    pub fn memory(&self) -> &Memory {
+        // SAFETY: see `Sync`.
+        unsafe { &*self.0.get() }
+    }
+
+    /// Gives an empty one something again.
+    ///
+    /// # Safety
+    /// The caller has the only reference to the object.
+    pub unsafe fn put(&self, memory: Memory) {
+        // SAFETY: nobody else looks at it.
+        unsafe { *self.0.get() = memory };
+    }
+
+    /// Ends the export of a slot; false, and nothing changes, for other memory.
+    ///
+    /// # Safety
+    /// The caller has the only reference to the object.
+    pub unsafe fn end(&self) -> bool {
+        let slot = matches!(self.memory(), Memory::Slot(_));
+        if slot {
+            // SAFETY: nobody else looks at it.
+            unsafe { *self.0.get() = Memory::Nothing };
+        }
+        slot
+    }
+
     fn span(&self) -> (*mut u8, usize, bool) {
-        match &self.0 {
+        match self.memory() {
             Memory::Slot(export) => (export.as_ptr(), export.len(), export.is_writable()),
             Memory::Ring(ring) => (ring.as_ptr(), ring.len(), true),
+            Memory::Nothing => (NonNull::dangling().as_ptr(), 0, false),
         }
     }
 }

@@ -1,8 +1,6 @@
 #![allow(unsafe_code)]
 //! Leases: the right to touch one slot.
 
-use std::borrow::Cow;
-
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyIterator, PyList, PyString, PyTuple};
@@ -15,18 +13,13 @@ use crate::pointer::PyPointer;
 use crate::wait::blocking;
 
 /// An array over an export.
-fn view<'py>(py: Python<'py>, (export, field): (Export, Cow<'_, Field>)) -> PyResult<Bound<'py, PyAny>> {
+fn view<'py>(py: Python<'py>, export: Export, field: &Field) -> PyResult<Bound<'py, PyAny>> {
     static VIEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let (start, writable) = (export.as_ptr(), export.is_writable());
-    let export = Bound::new(py, PyExport(Memory::Slot(export)))?;
-    // SAFETY: the export keeps the field's bytes mapped and the slot in place.
-    match unsafe { numpy::array(export.as_any(), start, writable, &field)? } {
-        Some(array) => Ok(array),
-        None => {
-            let shape = PyTuple::new(py, &field.shape)?;
-            VIEW.import(py, "ropeway._arrays", "view")?.call1((export, &field.dtype, shape))
-        }
+    if numpy::is_there(py) {
+        return numpy::array(py, export, field);
     }
+    let (export, dtype, shape) = parts(py, export, field)?;
+    VIEW.import(py, "ropeway._arrays", "view")?.call1((export, dtype, shape))
 }
 
 /// An export with dtype text and shape.
@@ -34,7 +27,7 @@ type Parts<'py> = (Bound<'py, PyExport>, Bound<'py, PyString>, Bound<'py, PyTupl
 
 fn parts<'py>(py: Python<'py>, export: Export, field: &Field) -> PyResult<Parts<'py>> {
     let shape = PyTuple::new(py, &field.shape)?;
-    Ok((Bound::new(py, PyExport(Memory::Slot(export)))?, PyString::new(py, &field.dtype), shape))
+    Ok((Bound::new(py, PyExport::new(Memory::Slot(export)))?, PyString::new(py, &field.dtype), shape))
 }
 
 fn decode<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
@@ -44,6 +37,13 @@ fn decode<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
 
 macro_rules! lease_methods {
     ($class:ident, $name:literal, { $($own:tt)* }) => {
+        impl $class {
+            /// An array by name, or the only one.
+            fn array_of<'py>(&self, py: Python<'py>, name: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
+                self.0.export_to(name, |export, field| view(py, export, field)).map_err(translate)?
+            }
+        }
+
         #[pymethods]
         impl $class {
             /// Index of the slot.
@@ -92,7 +92,7 @@ macro_rules! lease_methods {
             }
 
             fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-                view(py, self.0.export(name).map_err(translate)?)
+                self.array_of(py, Some(name))
             }
 
             fn __contains__(&self, name: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -107,17 +107,13 @@ macro_rules! lease_methods {
             /// The only array of the slot.
             #[getter]
             fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                view(py, self.0.export_only().map_err(translate)?)
+                self.array_of(py, None)
             }
 
             /// The address of one array (by default the only one), for those who take nothing else.
             #[pyo3(signature = (name=None))]
             fn pointer(&self, py: Python<'_>, name: Option<&str>) -> PyResult<PyPointer> {
-                let export = match name {
-                    Some(name) => self.0.export(name),
-                    None => self.0.export_only(),
-                };
-                PyPointer::new(&view(py, export.map_err(translate)?)?)
+                PyPointer::new(&self.array_of(py, name)?)
             }
 
             /// Names of the arrays.
@@ -127,8 +123,7 @@ macro_rules! lease_methods {
 
             /// The memory of one array, its dtype text and its shape.
             fn export<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Parts<'py>> {
-                let (export, field) = self.0.export(name).map_err(translate)?;
-                parts(py, export, &field)
+                self.0.export_to(Some(name), |export, field| parts(py, export, field)).map_err(translate)?
             }
 
             /// Gives the slot back; `InUse` while views live.
@@ -183,7 +178,7 @@ lease_methods!(PyWriteLease, "WriteLease", {
         shape: Vec<u64>,
     ) -> PyResult<()> {
         let field = Field::new(name, dtype, itemsize, &shape).map_err(translate)?;
-        blocking(py, None, |wait| self.0.add(field, wait.pulse))
+        blocking(py, |pulse| self.0.add(field, pulse))
     }
 
     /// Adds an array to a slot whose arrays aren't fixed, and gives it out.

@@ -11,6 +11,7 @@ mod lease;
 mod numpy;
 mod pointer;
 mod pool;
+mod spare;
 mod status;
 mod table;
 mod wait;
@@ -30,6 +31,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lease::PyWriteLease>()?;
     module.add_class::<lease::PyReadLease>()?;
     module.add_class::<export::PyExport>()?;
+    module.add_function(wrap_pyfunction!(spare::array_base, module)?)?;
     module.add_class::<exchange::PyExchange>()?;
     module.add_function(wrap_pyfunction!(exchange::constant_capsule, module)?)?;
     module.add_function(wrap_pyfunction!(table::exchange_api, module)?)?;

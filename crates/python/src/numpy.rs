@@ -7,15 +7,17 @@
 //! time.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
-use ropeway::Field;
+use ropeway::{Export, Field};
 
 use crate::errors::raise;
+use crate::export::{Memory, PyExport};
+use crate::spare;
 
 type GetVersion = unsafe extern "C" fn() -> c_uint;
 type NewFromDescr = unsafe extern "C" fn(
@@ -45,23 +47,22 @@ struct Api {
     view: Py<PyType>,
 }
 
-/// An array of `ropeway._views.View` over memory that `owner` keeps; `None` without NumPy's table.
+fn api(py: Python<'_>) -> Option<&'static Api> {
+    static API: PyOnceLock<Option<Api>> = PyOnceLock::new();
+    API.get_or_init(py, || table(py).ok()).as_ref()
+}
+
+/// Whether [`array`] can work.
+pub fn is_there(py: Python<'_>) -> bool {
+    api(py).is_some()
+}
+
+/// An array of `ropeway._views.View` over an export of that field.
 ///
 /// # Errors
 /// `Incompatible` if the dtype's text can't be read, or has another size than the field says: it may
 /// have been written by anybody.
-///
-/// # Safety
-/// `owner` keeps the field's bytes at `start` in place.
-pub unsafe fn array<'py>(
-    owner: &Bound<'py, PyAny>,
-    start: *mut u8,
-    writable: bool,
-    field: &Field,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    static API: PyOnceLock<Option<Api>> = PyOnceLock::new();
-    let py = owner.py();
-    let Some(api) = API.get_or_init(py, || table(py).ok()).as_ref() else { return Ok(None) };
+pub fn array<'py>(py: Python<'py>, export: Export, field: &Field) -> PyResult<Bound<'py, PyAny>> {
     let (descr, itemsize) = decoded(py, &field.dtype)?;
     if itemsize != field.itemsize as usize {
         return Err(raise(
@@ -72,17 +73,34 @@ pub unsafe fn array<'py>(
             ),
         ));
     }
+    // SAFETY: the export is of this field, whose elements have that dtype and size.
+    match unsafe { spare::again(&descr, itemsize, &field.shape, export) } {
+        Ok(array) => Ok(array),
+        // SAFETY: as above.
+        Err(export) => unsafe { fresh(descr, &field.shape, export) },
+    }
+}
+
+/// Makes an array over an export.
+///
+/// # Safety
+/// The field that the export is of has that shape, in elements of `descr`.
+unsafe fn fresh<'py>(descr: Bound<'py, PyAny>, shape: &[u64], export: Export) -> PyResult<Bound<'py, PyAny>> {
+    let py = descr.py();
+    let api = api(py).expect("the caller has looked");
+    let (start, writable) = (export.as_ptr(), export.is_writable());
+    let owner = Bound::new(py, PyExport::new(Memory::Slot(export)))?;
     let flags = CARRAY_RO | if writable { WRITEABLE } else { 0 };
     // SAFETY: the functions have these signatures in the versions that `table` lets through; the
-    // reference to `descr` is given away. The caller answers for the field's bytes, of which there are
-    // as many as shape and itemsize say (`Field`), and the dtype has that size. A length that isn't an
-    // `isize`, of an array without elements, is one that NumPy refuses.
+    // reference to `descr` is given away. The owner keeps the field's bytes in place, of which there are
+    // as many as shape and itemsize say (`Field`). A length that isn't an `isize`, of an array without
+    // elements, is one that NumPy refuses.
     let made = unsafe {
         (api.new)(
             api.view.as_ptr().cast(),
             descr.into_ptr(),
-            field.shape.len() as c_int,
-            field.shape.as_ptr().cast::<isize>(),
+            shape.len() as c_int,
+            shape.as_ptr().cast::<isize>(),
             std::ptr::null(),
             start.cast(),
             flags,
@@ -92,8 +110,8 @@ pub unsafe fn array<'py>(
     // SAFETY: a new reference, or null with an exception set.
     let made = unsafe { Bound::from_owned_ptr_or_err(py, made)? };
     // SAFETY: `made` is an array without a base; the reference to its owner is given away.
-    match unsafe { (api.set_base)(made.as_ptr(), owner.clone().into_ptr()) } {
-        0 => Ok(Some(made)),
+    match unsafe { (api.set_base)(made.as_ptr(), owner.into_ptr()) } {
+        0 => Ok(made),
         _ => Err(PyErr::fetch(py)),
     }
 }
@@ -116,7 +134,9 @@ fn table(py: Python<'_>) -> PyResult<Api> {
     if !VERSIONS.contains(&version) {
         return Err(pyo3::exceptions::PyImportError::new_err("NumPy's C interface has another version"));
     }
-    let view = py.import("ropeway._views")?.getattr("View")?.cast_into::<PyType>()?.unbind();
+    let view = py.import("ropeway._views")?.getattr("View")?.cast_into::<PyType>()?;
+    spare::begin(&view)?;
+    let view = view.unbind();
     // SAFETY: in these versions the two functions stand at these places, with these signatures.
     unsafe {
         let entry = |index: usize| *table.cast::<*const c_void>().add(index);
@@ -134,19 +154,21 @@ const KEPT: usize = 64;
 /// The dtype of a text, and its bytes. Plain ones are kept; others could be changed by whoever gets them.
 fn decoded<'py>(py: Python<'py>, text: &str) -> PyResult<(Bound<'py, PyAny>, usize)> {
     // A program has a few, which are found faster than hashed.
-    static PLAIN: Mutex<Vec<(String, Py<PyAny>, usize)>> = Mutex::new(Vec::new());
+    static PLAIN: [OnceLock<(String, Py<PyAny>, usize)>; KEPT] = [const { OnceLock::new() }; KEPT];
     static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let plain = || PLAIN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, dtype, size)) = plain().iter().find(|(known, ..)| known == text) {
+    let mut known = PLAIN.iter().map_while(OnceLock::get);
+    if let Some((_, dtype, size)) = known.find(|(known, ..)| known == text) {
         return Ok((dtype.bind(py).clone(), *size));
     }
     let dtype = DECODE.import(py, "ropeway._dtypes", "decode")?.call1((PyString::new(py, text),))?;
     let size = dtype.getattr("itemsize")?.extract()?;
     if !text.starts_with(['{', '[']) {
-        let mut plain = plain();
-        if plain.len() < KEPT {
-            plain.push((text.to_owned(), dtype.clone().unbind(), size));
-        }
+        let entry = (text.to_owned(), dtype.clone().unbind(), size);
+        // Full ones hand the entry on to the next.
+        let _ = PLAIN.iter().try_fold(entry, |entry, place| match place.set(entry) {
+            Ok(()) => Err(()),
+            Err(entry) => Ok(entry),
+        });
     }
     Ok((dtype, size))
 }

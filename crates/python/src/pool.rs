@@ -10,7 +10,7 @@ use crate::errors::{raise, translate};
 use crate::export::{Memory, PyExport};
 use crate::lease::{PyReadLease, PyWriteLease};
 use crate::status;
-use crate::wait::{blocking, timeout};
+use crate::wait::{blocking, timeout, waiting};
 
 /// An open pool; `Pool` is made of it.
 #[pyclass(name = "Core", module = "ropeway._core", frozen)]
@@ -54,20 +54,20 @@ pub fn create(
         ..Options::new(slots)
     };
     let options = options.stages(stages);
-    blocking(py, None, |_| Pool::create(&options)).map(|pool| PyCore(Arc::new(pool)))
+    blocking(py, |_| Pool::create(&options)).map(|pool| PyCore(Arc::new(pool)))
 }
 
 /// Opens a pool by its handle.
 #[pyfunction]
 pub fn attach(py: Python<'_>, handle: &[u8]) -> PyResult<PyCore> {
     let handle = Handle::from_bytes(handle).map_err(translate)?;
-    blocking(py, None, |_| Pool::attach(&handle)).map(|pool| PyCore(Arc::new(pool)))
+    blocking(py, |_| Pool::attach(&handle)).map(|pool| PyCore(Arc::new(pool)))
 }
 
 /// Opens the pool of that name.
 #[pyfunction]
 pub fn find(py: Python<'_>, name: &str) -> PyResult<PyCore> {
-    blocking(py, None, |_| Pool::find(name)).map(|pool| PyCore(Arc::new(pool)))
+    blocking(py, |_| Pool::find(name)).map(|pool| PyCore(Arc::new(pool)))
 }
 
 /// Marks every membership of this process as cleanly left.
@@ -131,16 +131,9 @@ impl PyPool {
     /// Takes a free slot to fill.
     #[pyo3(signature = (timeout=None, nbytes=0))]
     fn acquire(&self, py: Python<'_>, timeout: Option<f64>, nbytes: u64) -> PyResult<PyWriteLease> {
-        let lease = match self.0.acquire_now().map_err(translate)? {
-            Some(lease) if lease.is_prepared() => lease,
-            Some(lease) => {
-                blocking(py, None, |wait| lease.prepare(wait.pulse))?;
-                lease
-            }
-            None => blocking(py, self::timeout(timeout)?, |wait| self.0.acquire_with(wait))?,
-        };
+        let lease = waiting(py, self::timeout(timeout)?, |wait| self.0.acquire_with(wait))?;
         if nbytes > 0 {
-            blocking(py, None, |wait| lease.reserve(nbytes, wait.pulse))?;
+            blocking(py, |pulse| lease.reserve(nbytes, pulse))?;
         }
         Ok(PyWriteLease(lease))
     }
@@ -158,7 +151,7 @@ impl PyPool {
         readonly: Option<&str>,
         private: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let pages = pages(readonly, private)?;
+        let (pages, timeout) = (pages(readonly, private)?, self::timeout(timeout)?);
         let last = self.0.stages().last().map(String::as_str).unwrap_or_default();
         let stage = stage.unwrap_or(last);
         if write || stage != last {
@@ -170,22 +163,10 @@ impl PyPool {
                     ),
                 ));
             }
-            let lease = match self.0.take_mut_now(stage, number).map_err(translate)? {
-                Some(lease) => lease,
-                None => {
-                    blocking(py, self::timeout(timeout)?, |wait| self.0.take_mut_with(stage, number, wait))?
-                }
-            };
+            let lease = waiting(py, timeout, |wait| self.0.take_mut_with(stage, number, wait))?;
             return Ok(Bound::new(py, PyWriteLease(lease))?.into_any());
         }
-        let now = match pages {
-            Pages::Shared => self.0.take_now(number).map_err(translate)?,
-            _ => None,
-        };
-        let lease = match now {
-            Some(lease) => lease,
-            None => blocking(py, self::timeout(timeout)?, |wait| self.0.take_through(pages, number, wait))?,
-        };
+        let lease = waiting(py, timeout, |wait| self.0.take_through(pages, number, wait))?;
         Ok(Bound::new(py, PyReadLease(lease))?.into_any())
     }
 
@@ -221,23 +202,23 @@ impl PyPool {
     fn ring_export<'py>(&self, py: Python<'py>, field: &str) -> PyResult<(Bound<'py, PyExport>, usize)> {
         let ring = self.0.ring(field).map_err(translate)?;
         let slots = ring.slots;
-        Ok((Bound::new(py, PyExport(Memory::Ring(ring)))?, slots))
+        Ok((Bound::new(py, PyExport::new(Memory::Ring(ring)))?, slots))
     }
 
     /// Takes every waiting slot and gives it back unread; the number of them.
     fn discard(&self, py: Python<'_>) -> PyResult<usize> {
-        blocking(py, None, |_| self.0.discard())
+        blocking(py, |_| self.0.discard())
     }
 
     /// Takes back what the dead held; the number of slots.
     fn sweep(&self, py: Python<'_>) -> PyResult<usize> {
-        blocking(py, None, |_| self.0.sweep()).map(|swept| swept.slots)
+        blocking(py, |_| self.0.sweep()).map(|swept| swept.slots)
     }
 
     /// Takes free slots from index `keep` on out of the pool, and gives their memory back.
     #[pyo3(signature = (keep=0))]
     fn trim(&self, py: Python<'_>, keep: usize) -> PyResult<usize> {
-        blocking(py, None, |_| self.0.trim(keep))
+        blocking(py, |_| self.0.trim(keep))
     }
 
     /// The numbers behind `status()`.

@@ -9,7 +9,7 @@ use crate::wait::blocking;
 /// Looks at a pool of another process without becoming a member of it.
 #[pyfunction]
 pub fn observe(py: Python<'_>, pid: u32, descriptor: i32) -> PyResult<Bound<'_, PyDict>> {
-    dict(py, &blocking(py, None, |_| ropeway::observe(pid, descriptor))?)
+    dict(py, &blocking(py, |_| ropeway::observe(pid, descriptor))?)
 }
 
 /// The status as a dict, with the names of the attributes of `ropeway._status`.

@@ -1,3 +1,4 @@
+#![allow(unsafe_code)]
 //! The one way in which this module blocks: detached from the interpreter, in slices of at most
 //! 50 ms, with a look at signals between them.
 
@@ -20,26 +21,46 @@ pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
-/// Runs something that may wait.
-pub fn blocking<T: Send>(
+/// Runs something that may have to wait; only then is it detached.
+pub fn waiting<T>(
     py: Python<'_>,
     timeout: Option<Duration>,
-    work: impl FnOnce(&mut Wait<'_>) -> Result<T> + Send,
+    work: impl FnOnce(&mut Wait<'_>) -> Result<T>,
 ) -> PyResult<T> {
     let mut signal = None;
-    let result = py.detach(|| {
-        let mut pulse = || match Python::attach(|py| py.check_signals()) {
-            Ok(()) => true,
-            Err(e) => {
-                signal = Some(e);
-                false
-            }
-        };
-        work(&mut Wait { timeout, pulse: &mut pulse, alone: &is_alone })
-    });
+    let mut pulse = || match Python::attach(|py| py.check_signals()) {
+        Ok(()) => true,
+        Err(e) => {
+            signal = Some(e);
+            false
+        }
+    };
+    let around = |work: &mut dyn FnMut()| {
+        let work = ByThisThread(work);
+        py.detach(|| work.run());
+    };
+    let result = work(&mut Wait { timeout, pulse: &mut pulse, alone: &is_alone, around: &around });
     match signal {
         Some(signal) => Err(signal),
         None => result.map_err(translate),
+    }
+}
+
+/// Runs something that may take long, detached; it is handed what it is to call meanwhile.
+pub fn blocking<T>(py: Python<'_>, work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T>) -> PyResult<T> {
+    waiting(py, None, |wait| wait.run(work))
+}
+
+/// What `detach` runs, which it does in the thread that calls it.
+struct ByThisThread<'a>(&'a mut dyn FnMut());
+
+// SAFETY: `detach` asks for `Send` to keep objects of Python out. What the core waits with has none:
+// the pulse attaches again before it touches the interpreter.
+unsafe impl Send for ByThisThread<'_> {}
+
+impl ByThisThread<'_> {
+    fn run(self) {
+        (self.0)();
     }
 }
 

@@ -26,12 +26,16 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// A slot that begins empty, at the first stage.
-    pub fn fresh(at: &Attachment, slot: usize) -> Contents {
+    /// Empties a slot that was claimed at the first stage.
+    pub fn clear(at: &Attachment, slot: usize) {
         let blob = &at.board.0.record(slot).blob;
         if blob.load(Ordering::Relaxed) != 0 {
             blob.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// A slot that begins empty, at the first stage.
+    pub fn fresh() -> Contents {
         Contents {
             placed: Some(Vec::new()),
             meta: Some(Vec::new()),
@@ -51,10 +55,17 @@ impl Contents {
         Ok(self.placed.iter().flatten().map(|(field, _)| field.clone()).collect())
     }
 
-    /// An array of an arena slot: which it is, and where it lies.
-    pub fn find(&mut self, at: &Attachment, slot: usize, name: &str) -> Result<Option<(usize, Field, u64)>> {
+    /// An array of an arena slot by name, or the only one: which it is, and where it lies.
+    pub fn find(
+        &mut self,
+        at: &Attachment,
+        slot: usize,
+        name: Option<&str>,
+    ) -> Result<Option<(usize, Field, u64)>> {
         self.load(at, slot)?;
-        let found = self.placed.iter().flatten().enumerate().find(|(_, (field, _))| field.name == name);
+        let placed = self.placed.as_deref().unwrap_or_default();
+        let wanted = |field: &Field| name.map_or(placed.len() == 1, |name| field.name == name);
+        let found = placed.iter().enumerate().find(|(_, (field, _))| wanted(field));
         Ok(found.map(|(array, (field, offset))| (array, field.clone(), *offset)))
     }
 

@@ -61,6 +61,7 @@ impl Hold {
     }
 
     /// Why the lease can't be ended or changed.
+    #[cold]
     pub fn is_growing(&self, verb: &str) -> Error {
         let who = match self.grower.load(Relaxed) == self.at.board.0.thread() {
             true => "this thread, which a signal has interrupted,",
@@ -73,11 +74,11 @@ impl Hold {
     pub fn add(&self, field: Field, pulse: &mut dyn FnMut() -> bool) -> Result<()> {
         let _growth = self.grow(pulse)?;
         let (at, slot, bytes) = (&self.at, self.claim.index, field.bytes());
-        let cursor = self.contents().room_for(at, slot, &field, &self.label())?;
+        let cursor = self.contents(|contents| contents.room_for(at, slot, &field, &self.label()))?;
         let what = format!("{}, array {:?} of {bytes} bytes", self.label(), field.name);
         let placed = self.place(cursor, bytes.max(1), &what, pulse)?;
         at.memory.settle(&at.board.0, slot, None);
-        self.contents().put(field, placed);
+        self.contents(|contents| contents.put(field, placed));
         Ok(())
     }
 
@@ -87,9 +88,10 @@ impl Hold {
             return self.check_open();
         }
         let _growth = self.grow(pulse)?;
-        let cursor = self.contents().room(&self.at, self.claim.index)?;
+        let cursor = self.contents(|contents| contents.room(&self.at, self.claim.index))?;
         let (_, end) = self.place(cursor, bytes, &self.label(), pulse)?;
-        self.contents().set_room(Cursor { extent: end.extent, used: end.used - bytes });
+        let room = Cursor { extent: end.extent, used: end.used - bytes };
+        self.contents(|contents| contents.set_room(room));
         Ok(())
     }
 

@@ -56,17 +56,21 @@ pub(crate) struct Hold {
     pub uses: LocalU64,
     /// The thread that has set [`GROWING`].
     pub grower: LocalU64,
-    contents: Mutex<Contents>,
+    /// Made when somebody asks for them: most leases are over before.
+    contents: Mutex<Option<Box<Contents>>>,
     /// True once anybody has looked at `contents`; there is nothing to write back before.
     touched: AtomicBool,
     /// Through which pages exports look.
     pages: Pages,
-    /// Stretches that are mapped for this lease alone: offset, map, address of the first byte.
-    private: Mutex<Vec<(u64, Mapping, usize)>>,
+    /// Stretches that are mapped for this lease alone, if its pages are private.
+    private: Option<Box<PrivateMaps>>,
 }
 
+/// Offset, map, and address of the first byte.
+type PrivateMaps = Mutex<Vec<(u64, Mapping, usize)>>;
+
 impl Hold {
-    pub fn new(at: Arc<Attachment>, claim: Claim, contents: Contents) -> Arc<Hold> {
+    pub fn new(at: Arc<Attachment>, claim: Claim) -> Arc<Hold> {
         if let Some(guard) = &at.guard {
             guard.open(&at, claim.index);
         }
@@ -76,10 +80,10 @@ impl Hold {
             claim,
             uses: LocalU64::new(0),
             grower: LocalU64::new(0),
-            contents: Mutex::new(contents),
+            contents: Mutex::new(None),
             touched: AtomicBool::new(false),
             pages: Pages::Shared,
-            private: Mutex::default(),
+            private: None,
         })
     }
 
@@ -94,9 +98,14 @@ impl Hold {
         )
     }
 
-    pub fn contents(&self) -> std::sync::MutexGuard<'_, Contents> {
+    /// Runs `work` on what lies in the slot; nobody else does meanwhile.
+    pub fn contents<T>(&self, work: impl FnOnce(&mut Contents) -> T) -> T {
         self.touched.store(true, Release);
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        work(contents.get_or_insert_with(|| match self.claim.word.stage() {
+            0 => Box::new(Contents::fresh()),
+            _ => Box::new(Contents::published()),
+        }))
     }
 
     fn writes(&self) -> bool {
@@ -116,6 +125,7 @@ impl Hold {
         Ok(())
     }
 
+    #[cold]
     pub fn ended(&self) -> Error {
         Error::Invalid(format!("{}: the lease has ended (published or released)", self.label()))
     }
@@ -188,7 +198,8 @@ impl Hold {
         match self.pages {
             Pages::ReadOnly => Ok(memory.at_read_only(offset)),
             Pages::Private if len > 0 => {
-                let mut maps = self.private.lock().unwrap_or_else(PoisonError::into_inner);
+                let maps = self.private.as_ref().expect("`through` has made the list");
+                let mut maps = maps.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some((.., start)) = maps.iter().find(|(at, ..)| *at == offset) {
                     return Ok(std::ptr::with_exposed_provenance_mut(*start));
                 }
@@ -205,9 +216,9 @@ impl Hold {
         if !self.at.is_mine() {
             return;
         }
-        if self.pages == Pages::Private {
+        if let Some(maps) = &self.private {
             // Nobody looks at them any more, and the lease may be kept as an object for long.
-            let maps = std::mem::take(&mut *self.private.lock().unwrap_or_else(PoisonError::into_inner));
+            let maps = std::mem::take(&mut *maps.lock().unwrap_or_else(PoisonError::into_inner));
             if let Some(guard) = &self.at.guard {
                 maps.into_iter().for_each(|(_, map, _)| guard.bury(map));
             }
@@ -242,8 +253,9 @@ unsafe impl Send for Export {}
 unsafe impl Sync for Export {}
 
 impl Export {
+    /// The caller has checked that the lease is open.
+    #[inline(always)]
     fn new(hold: &Arc<Hold>, array: usize, offset: u64, len: u64) -> Result<Export> {
-        hold.check_open()?;
         // Counting and ending are on the same word, so no export begins once the lease has ended.
         hold.count_export(array, Kind::Array, false)?;
         let mut export = Export {
@@ -348,24 +360,29 @@ macro_rules! lease {
                 Ok(self.0.fields()?.into_owned())
             }
 
-            /// A view of one array that keeps the slot where it is.
-            pub fn export(&self, name: &str) -> Result<(Export, Cow<'_, Field>)> {
-                self.0.check_open()?;
-                let (array, field, offset) = self.0.find(name)?;
-                Ok((Export::new(&self.0, array, offset, field.bytes())?, field))
+            /// A view of one array that keeps the slot where it is, and the array's description.
+            pub fn export(&self, name: &str) -> Result<(Export, Field)> {
+                self.export_to(Some(name), |export, field| (export, field.clone()))
             }
 
-            /// A view of the slot's only array.
-            pub fn export_only(&self) -> Result<(Export, Cow<'_, Field>)> {
+            /// Hands such a view, and a look at the description, to `user`; without a name that of the
+            /// slot's only array.
+            #[inline]
+            pub fn export_to<T>(
+                &self,
+                name: Option<&str>,
+                user: impl FnOnce(Export, &Field) -> T,
+            ) -> Result<T> {
                 self.0.check_open()?;
-                let (array, field, offset) = self.0.only()?;
-                Ok((Export::new(&self.0, array, offset, field.bytes())?, field))
+                self.0.with_array(name, |array, field, offset| {
+                    Export::new(&self.0, array, offset, field.bytes()).map(|export| user(export, field))
+                })?
             }
 
             /// The metadata that the last holder left.
             pub fn meta(&self) -> Result<Vec<u8>> {
                 self.0.check_open()?;
-                self.0.contents().meta(&self.0.at, self.0.claim.index)
+                self.0.contents(|contents| contents.meta(&self.0.at, self.0.claim.index))
             }
 
             /// The elements of one array, in C order.
@@ -409,7 +426,12 @@ lease!(ReadLease);
 impl ReadLease {
     /// The same lease, whose exports look through pages of that kind.
     pub(crate) fn through(mut self, pages: Pages) -> ReadLease {
-        Arc::get_mut(&mut self.0).expect("a lease that was just taken has no exports").pages = pages;
+        if pages == Pages::Shared {
+            return self;
+        }
+        let hold = Arc::get_mut(&mut self.0).expect("a lease that was just taken has no exports");
+        hold.pages = pages;
+        hold.private = (pages == Pages::Private).then(Box::default);
         self
     }
 }
@@ -478,7 +500,7 @@ impl WriteLease {
     /// Sets the metadata that travels with the slot.
     pub fn set_meta(&self, meta: &[u8]) -> Result<()> {
         self.0.check_open()?;
-        self.0.contents().set_meta(&self.0.at, self.0.claim.index, meta)
+        self.0.contents(|contents| contents.set_meta(&self.0.at, self.0.claim.index, meta))
     }
 
     /// The elements of one array, in C order, to write.
@@ -507,7 +529,7 @@ impl WriteLease {
             if growth.is_none() {
                 return Err(hold.is_growing("published"));
             }
-            hold.contents().write_back(at, hold.claim.index)?;
+            hold.contents(|contents| contents.write_back(at, hold.claim.index))?;
         }
         hold.end_unused("published", growth)?;
         if let Some(guard) = &at.guard {
@@ -521,47 +543,33 @@ impl WriteLease {
 }
 
 impl Hold {
-    /// An array by name: which it is, and where it lies.
-    fn find(&self, name: &str) -> Result<(usize, Cow<'_, Field>, u64)> {
-        let slot = self.claim.index;
-        let found = match (&self.at.regions, &self.at.config().fields) {
-            (Some(regions), Some(fields)) => {
-                let found = fields.iter().position(|field| field.name == name);
-                found.map(|array| {
-                    let field = &fields[array];
-                    (array, Cow::Borrowed(field), regions[array] + slot as u64 * field.bytes())
-                })
-            }
-            (_, fixed) => {
-                let found = self.contents().find(&self.at, slot, name)?;
-                if let (Some((array, ..)), None) = (&found, fixed) {
-                    self.at.exports.name(slot, *array, name);
-                }
-                found.map(|(array, field, offset)| (array, Cow::Owned(field), offset))
-            }
-        };
-        found.ok_or_else(|| self.no_such(&format!("no array {name:?}")))
-    }
-
-    /// The slot's only array.
-    fn only(&self) -> Result<(usize, Cow<'_, Field>, u64)> {
-        if let (Some(regions), Some([field])) = (&self.at.regions, self.at.config().fields.as_deref()) {
-            return Ok((0, Cow::Borrowed(field), regions[0] + self.claim.index as u64 * field.bytes()));
+    /// Runs `work` on an array by name, or the only one: which it is, and where it lies.
+    #[inline]
+    fn with_array<T>(&self, name: Option<&str>, work: impl FnOnce(usize, &Field, u64) -> T) -> Result<T> {
+        if let (Some(regions), Some(fields)) = (&self.at.regions, &self.at.config().fields) {
+            let wanted = |field: &Field| name.map_or(fields.len() == 1, |name| field.name == name);
+            let index = fields.iter().position(wanted).ok_or_else(|| self.no_such(name))?;
+            let (field, slot) = (&fields[index], self.claim.index as u64);
+            return Ok(work(index, field, regions[index] + slot * field.bytes()));
         }
-        match self.fields()?.as_ref() {
-            [field] => self.find(&field.name),
-            _ => Err(self.no_such("not one array")),
+        let found = self.contents(|contents| contents.find(&self.at, self.claim.index, name))?;
+        let (array, field, offset) = found.ok_or_else(|| self.no_such(name))?;
+        if self.at.config().fields.is_none() {
+            self.at.exports.name(self.claim.index, array, &field.name);
         }
+        Ok(work(array, &field, offset))
     }
 
     fn fields(&self) -> Result<Cow<'_, [Field]>> {
         match &self.at.config().fields {
             Some(fields) if self.at.regions.is_some() => Ok(Cow::Borrowed(fields)),
-            _ => Ok(Cow::Owned(self.contents().fields(&self.at, self.claim.index)?)),
+            _ => self.contents(|contents| contents.fields(&self.at, self.claim.index)).map(Cow::Owned),
         }
     }
 
-    fn no_such(&self, what: &str) -> Error {
+    #[cold]
+    fn no_such(&self, name: Option<&str>) -> Error {
+        let what = name.map_or("not one array".into(), |name| format!("no array {name:?}"));
         let fields = self.fields().unwrap_or_default();
         let names: Vec<_> = fields.iter().map(|f| f.name.as_str()).collect();
         Error::NoSuch(format!("{}: {what}; it has {names:?}", self.label()))
@@ -570,15 +578,17 @@ impl Hold {
     /// An export of an array that is to be seen as `T`s, and their number.
     fn elements<T: Element>(self: &Arc<Hold>, name: &str) -> Result<(Export, usize)> {
         self.check_open()?;
-        let (array, field, offset) = self.find(name)?;
-        if field.dtype != T::DTYPE {
-            return Err(Error::Invalid(format!(
-                "{}: array {name:?} has dtype {}, asked for as {}",
-                self.label(),
-                field.dtype,
-                T::DTYPE
-            )));
-        }
-        Ok((Export::new(self, array, offset, field.bytes())?, field.bytes() as usize / size_of::<T>()))
+        self.with_array(Some(name), |array, field, offset| {
+            if field.dtype != T::DTYPE {
+                return Err(Error::Invalid(format!(
+                    "{}: array {name:?} has dtype {}, asked for as {}",
+                    self.label(),
+                    field.dtype,
+                    T::DTYPE
+                )));
+            }
+            let export = Export::new(self, array, offset, field.bytes())?;
+            Ok((export, field.bytes() as usize / size_of::<T>()))
+        })?
     }
 }

@@ -30,12 +30,22 @@ pub struct Wait<'a> {
     /// Says whether no other thread of this process can end a lease of this one. Then a wait without a
     /// limit that only this thread could end is an error at once.
     pub alone: &'a dyn Fn() -> bool,
+    /// Runs, once, what may take long; what is there at once is done without it. A binding lets go of
+    /// its interpreter here.
+    pub around: &'a dyn Fn(&mut dyn FnMut()),
 }
 
 impl<'a> Wait<'a> {
     /// A wait by one of the threads that the system counts in this process.
     pub fn new(timeout: Option<Duration>, pulse: &'a mut dyn FnMut() -> bool) -> Wait<'a> {
-        Wait { timeout, pulse, alone: &process::is_single_threaded }
+        Wait { timeout, pulse, alone: &process::is_single_threaded, around: &|work| work() }
+    }
+
+    /// Does what may take long, with the pulse that it is to call meanwhile.
+    pub fn run<T>(&mut self, work: impl FnOnce(&mut dyn FnMut() -> bool) -> T) -> T {
+        let (mut work, mut done) = (Some(work), None);
+        (self.around)(&mut || done = work.take().map(|work| work(self.pulse)));
+        done.expect("`around` has run it")
     }
 }
 
@@ -140,17 +150,10 @@ impl Pool {
         };
         let claim = claim.map_err(|phase| over(at, 0, phase))?;
         let lease = filling(at.clone(), claim);
-        lease.prepare(wait.pulse)?;
+        if !lease.is_prepared() {
+            wait.run(|pulse| lease.prepare(pulse))?;
+        }
         Ok(lease)
-    }
-
-    /// Takes a free slot if one is there this instant, without looking any further.
-    ///
-    /// The caller [prepares](WriteLease::prepare) it before use.
-    pub fn acquire_now(&self) -> Result<Option<WriteLease>> {
-        let at = self.0.get()?;
-        let Some(Ok(claim)) = claim_free(at) else { return Ok(None) };
-        Ok(Some(filling(at.clone(), claim)))
     }
 
     // ---- taking -----------------------------------------------------------------------------
@@ -195,22 +198,6 @@ impl Pool {
         let at = self.0.get()?;
         let index = middle_or_last(at, stage)?;
         Ok(WriteLease(take(at, index, true, number, wait)?))
-    }
-
-    /// Takes a slot to read if one waits at the last stage this instant; with `number`, only the
-    /// slot whose holder gave it that [number](WriteLease::set_number).
-    pub fn take_now(&self, number: Option<u64>) -> Result<Option<ReadLease>> {
-        let at = self.0.get()?;
-        let last = at.config().rules.last;
-        Ok(take_now(at, last, false, number).map(ReadLease))
-    }
-
-    /// Takes a slot at a stage to write if one waits there this instant; with `number`, only the
-    /// slot whose holder gave it that [number](WriteLease::set_number).
-    pub fn take_mut_now(&self, stage: &str, number: Option<u64>) -> Result<Option<WriteLease>> {
-        let at = self.0.get()?;
-        let index = middle_or_last(at, stage)?;
-        Ok(take_now(at, index, true, number).map(WriteLease))
     }
 
     // ---- the whole pool ---------------------------------------------------------------------
@@ -394,8 +381,8 @@ fn middle_or_last(at: &Attachment, stage: &str) -> Result<usize> {
 fn filling(at: Arc<Attachment>, claim: Claim) -> WriteLease {
     at.hint.store(claim.index as u32 + 1, Relaxed);
     at.board.0.slot(claim.index).number.store(0, Relaxed);
-    let contents = Contents::fresh(&at, claim.index);
-    WriteLease(Hold::new(at, claim, contents))
+    Contents::clear(&at, claim.index);
+    WriteLease(Hold::new(at, claim))
 }
 
 fn claim_published(at: &Attachment, stage: usize, write: bool, number: Option<u64>) -> Option<Claim> {
@@ -408,11 +395,6 @@ fn claim_published(at: &Attachment, stage: usize, write: bool, number: Option<u6
     }
 }
 
-fn take_now(at: &Arc<Attachment>, stage: usize, write: bool, number: Option<u64>) -> Option<Arc<Hold>> {
-    let claim = claim_published(at, stage, write, number)?;
-    Some(Hold::new(at.clone(), claim, Contents::published()))
-}
-
 fn take(
     at: &Arc<Attachment>,
     stage: usize,
@@ -420,16 +402,17 @@ fn take(
     number: Option<u64>,
     wait: &mut Wait<'_>,
 ) -> Result<Arc<Hold>> {
-    if let Some(hold) = take_now(at, stage, write, number) {
-        return Ok(hold);
-    }
+    let claim = || claim_published(at, stage, write, number);
     let drained = || {
         let phase = at.board.phase();
         let over = phase == Phase::Aborted || at.leaving.load(Relaxed);
         (over || phase != Phase::Open && at.board.is_drained(stage)).then_some(Ended::Over(phase))
     };
-    let claim = wait_for(at, stage, wait, || claim_published(at, stage, write, number), drained)?;
-    Ok(Hold::new(at.clone(), claim, Contents::published()))
+    let claim = match claim() {
+        Some(found) => found,
+        None => wait_for(at, stage, wait, claim, drained)?,
+    };
+    Ok(Hold::new(at.clone(), claim))
 }
 
 /// Waits at a stage, and says in words why it came to nothing.
@@ -456,10 +439,13 @@ fn wait_for<T>(
     let waiter = Waiter { stage, spin: &at.spins[stage], look: &look, sweep_due: &due };
     let endless = wait.timeout.is_none();
     let alone = || (endless && stage > 0 && is_alone(at, stage)).then_some(Ended::Alone);
-    // A signal handler may fork: the child has no rights of its parent's, and must claim nothing by them.
-    let mut pulse = || (wait.pulse)() && at.is_mine();
-    let mut patience = Until::new(wait.timeout, &mut pulse);
-    let found = at.board.wait(&waiter, &mut patience, claim, || ended().or_else(alone));
+    let timeout = wait.timeout;
+    let found = wait.run(|pulse| {
+        // A signal handler may fork: the child has no rights of its parent's, and must claim nothing by them.
+        let mut pulse = || pulse() && at.is_mine();
+        let mut patience = Until::new(timeout, &mut pulse);
+        at.board.wait(&waiter, &mut patience, claim, || ended().or_else(alone))
+    });
     found.map_err(|why| match why {
         Ended::Over(phase) => over(at, stage, phase),
         Ended::Interrupted => {
@@ -474,7 +460,7 @@ fn wait_for<T>(
                 config.stages[stage]
             ))
         }
-        Ended::TimedOut => timed_out(at, stage, wait.timeout.unwrap_or_default()),
+        Ended::TimedOut => timed_out(at, stage, timeout.unwrap_or_default()),
     })
 }
 

@@ -230,7 +230,7 @@ fn abort_ends_everything_at_once() {
 
 /// Waits like `endless`, in the belief that no other thread has leases.
 fn alone<T>(wait: impl FnOnce(&mut Wait<'_>) -> Result<T>) -> Result<T> {
-    endless(|w| wait(&mut Wait { timeout: None, pulse: w.pulse, alone: &|| true }))
+    endless(|w| wait(&mut Wait { alone: &|| true, ..Wait::new(None, w.pulse) }))
 }
 
 #[test]

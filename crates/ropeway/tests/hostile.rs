@@ -2,9 +2,11 @@
 
 mod peer;
 
+use std::time::Duration;
+
 use peer::segment::{Record, Scribbler, record, segments};
 use peer::{PATIENCE, Peer, bytes, listen, numbers, pool, roles, say, words};
-use ropeway::{Error, Options, Pool, Result};
+use ropeway::{Error, Options, Pool, Result, Wait};
 
 roles!(reads, grows, survives_anything);
 
@@ -238,7 +240,9 @@ fn use_all_of(pool: &Pool, random: &mut Random) {
         let names = slot.fields()?.iter().map(|field| field.name.clone()).collect::<Vec<_>>();
         names.iter().try_for_each(|name| slot.export(name).map(drop)).and(slot.meta())
     });
-    let _ = pool.take_mut_now("use", None).map(|slot| slot.map(|slot| slot.release()));
+    let _ = pool
+        .take_mut_with("use", None, &mut Wait::new(Some(Duration::ZERO), &mut || true))
+        .map(|slot| slot.release());
     let _ = (pool.status(), pool.sweep(), pool.is_full(), pool.waiting("use"), pool.handle());
 }
 

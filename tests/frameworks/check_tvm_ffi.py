@@ -20,6 +20,8 @@ def called(tensor):
 
 SEEN = []
 FUNCTION = tvm_ffi.get_global_func("ropeway.check")
+FUNCTION(np.zeros(1))  # loads what it loads at its first call
+SEEN.clear()
 
 
 @pytest.mark.parametrize("how", [{}, {"readonly": "map"}, {"private": True}], ids=str)

@@ -10,7 +10,8 @@ def asarray(x: AnyArray) -> Any:
     """A tensor that aliases the array, which must be writable and in C order."""
     import tensorflow
 
-    refuse_dtypes(x, "TensorFlow", ("float8_e4m3fn", "float8_e5m2"))
+    if x.dtype.name.startswith("float8"):
+        refuse_dtypes(x, "TensorFlow", (x.dtype.name,))
     if not x.flags.c_contiguous:
         raise BufferError("TensorFlow takes arrays in C order without gaps: give it x.copy()")
     refuse_unaligned(x, "TensorFlow")  # whose operations would end the process

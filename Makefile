@@ -84,7 +84,7 @@ bench: build $(VENV)/.bench  ## measure against other ways of handing over array
 
 bench-loader: build  ## measure loaders beside torch's, Grain, SPDL: make bench-loader PAGE=docs/loaders.md
 	@$(BIN)/python tests/frameworks/environments.py loaders
-	@.envs/loaders/bin/ropeway bench loader $(if $(PAGE),--page $(PAGE))
+	@.envs/loaders/bin/ropeway bench loader $(if $(PAGE),all --page $(PAGE))
 
 clean:  ## remove whatever was built
 	rm -rf target target-* fuzz/target fuzz/artifacts $(VENV) .envs .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -97,6 +97,7 @@ class Row:
     def __init__(self, row: Any, runs: Any) -> None:
         self._row, self._runs = memoryview(row), memoryview(runs)
         self._began = 0
+        self._progress = 0, Progress([0], [0])
 
     def arrive(self, pid: int) -> None:
         """Says that the worker is there and has its dataset."""
@@ -117,8 +118,10 @@ class Row:
 
     def progress(self, run: int) -> "Progress":
         """What a batch of that run is read with."""
-        place = run % _RUNS
-        return Progress(self._row[_POSITION : _POSITION + 1], self._runs[place : place + 1])
+        if self._progress[0] != run:  # as a rule, it's that of the last batch
+            wanted = self._runs[run % _RUNS :][:1]
+            self._progress = run, Progress(self._row[_POSITION:][:1], wanted)
+        return self._progress[1]
 
     @property
     def position(self) -> int:

@@ -7,6 +7,7 @@ the last quarter of the laps must have what the second quarter had: memory withi
 descriptors, maps, threads and children the same.
 """
 
+import array
 import collections
 import ctypes
 import gc
@@ -245,12 +246,12 @@ def segments():
 
 def verdict(laps):
     """Prints the beginning and the end side by side; True when they are the same."""
-    quarter = len(laps) // 4
-    begin, end = laps[quarter : 2 * quarter], laps[-quarter:]
     flat = True
     print(f"{'':24}{'second quarter':>16}{'last quarter':>16}{'change':>10}")
-    for what in laps[0]:
-        was, now = (statistics.median(lap[what] for lap in part) for part in (begin, end))
+    for what, found in laps.items():
+        quarter = len(found) // 4
+        begin, end = found[quarter : 2 * quarter], found[-quarter:]
+        was, now = statistics.median(begin), statistics.median(end)
         change = (now - was) / was if was else float(now)
         grows = change > 0.01
         flat &= not grows
@@ -263,15 +264,19 @@ def main():
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1800.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else time.monotonic_ns()
     warm_up()
-    soak, laps = Soak(seed), []
+    soak = Soak(seed)
     soak.grow()
-    start = time.monotonic()
-    while time.monotonic() - start < seconds or len(laps) < LEAST_LAPS:
+    # Eight bytes a figure, so that what is noted isn't what grows.
+    laps = {what: array.array("q") for what in measure(soak)}
+    start, count = time.monotonic(), 0
+    while time.monotonic() - start < seconds or count < LEAST_LAPS:
         soak.lap()
-        laps.append(measure(soak))
+        for what, found in measure(soak).items():
+            laps[what].append(found)
+        count += 1
     flat = verdict(laps)
-    counts = ", ".join(f"{count} {what}" for what, count in soak.counts.items())
-    print(f"{len(laps)} laps in {time.monotonic() - start:.0f} s, seed {seed}: {counts}")
+    counts = ", ".join(f"{times} {what}" for what, times in soak.counts.items())
+    print(f"{count} laps in {time.monotonic() - start:.0f} s, seed {seed}: {counts}")
     sys.exit(not flat)
 
 

@@ -113,6 +113,7 @@ def test_an_interrupt_ends_all_with_one_traceback(program, method, twice):
 
 def test_an_interrupt_reaches_no_worker_that_is_starting(program, method):
     process = program(method, then=STARTING)
+    assert process.stdout.readline() == b"armed\n"
     for _ in range(40):
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.02)
@@ -123,6 +124,7 @@ def test_an_interrupt_reaches_no_worker_that_is_starting(program, method):
 STARTING = """
     import signal
     signal.signal(signal.SIGINT, lambda *_: None)  # goes on
+    print("armed", flush=True)
     for _ in range(4):
         batches.close()
         first = next(iter(batches))["number"].tolist()

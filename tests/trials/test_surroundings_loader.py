@@ -32,8 +32,10 @@ class Data:
 def read(note=None):
     method = None if sys.argv[1] == "default" else sys.argv[1]
     with rw.Loader(Data(note), 4, 2, start_method=method) as loader:
-        for _ in range(2):
+        epochs = 0
+        while epochs < 2 or (note and not loader.stats().endings):  # looked for now and then
             assert [int(x) for batch in loader for x in batch[:, 0]] == list(range(40))
+            epochs += 1
         return [ending.how for ending in loader.stats().endings]
 """
 

@@ -91,10 +91,9 @@ unsafe fn fresh<'py>(descr: Bound<'py, PyAny>, shape: &[u64], export: Export) ->
     let (start, writable) = (export.as_ptr(), export.is_writable());
     let owner = Bound::new(py, PyExport::new(Memory::Slot(export)))?;
     let flags = CARRAY_RO | if writable { WRITEABLE } else { 0 };
-    // SAFETY: the functions have these signatures in the versions that `table` lets through; the
-    // reference to `descr` is given away. The owner keeps the field's bytes in place, of which there are
-    // as many as shape and itemsize say (`Field`). A length that isn't an `isize`, of an array without
-    // elements, is one that NumPy refuses.
+    // NumPy refuses a length that isn't an `isize`, of an array without elements.
+    // SAFETY: `table` lets only versions through that have these signatures; the reference to `descr` is
+    // given away; the owner keeps the field's bytes in place, as many as shape and itemsize say (`Field`).
     let made = unsafe {
         (api.new)(
             api.view.as_ptr().cast(),

@@ -11,7 +11,7 @@ use crate::board::Store;
 use crate::error::{Error, Result};
 use crate::extents::Cursor;
 use crate::field::{Field, alignment};
-use crate::lease::{ENDED, GROWING, Hold};
+use crate::hold::{ENDED, GROWING, Hold};
 use crate::memory::Asking;
 
 /// How often a thread looks whether another has finished.

@@ -8,7 +8,7 @@
 //! The layers, each knowing only those above it: `word` (the state of a slot and its moves),
 //! `board`, `sweep` and `wait` (the protocol, apart from the memory that it runs on, so that loom and
 //! shuttle can run it), `layout` and `memory` (the mapped segments), `attachment` (a process's
-//! membership), `lease` and `contents`, `pool`.
+//! membership), `hold`, `contents` and `lease`, `claim`, `pool`.
 #![deny(unsafe_code)]
 
 pub mod board;
@@ -26,6 +26,8 @@ mod bequest;
 #[cfg(not(any(loom, shuttle)))]
 mod block;
 #[cfg(not(any(loom, shuttle)))]
+mod claim;
+#[cfg(not(any(loom, shuttle)))]
 mod commitment;
 #[cfg(not(any(loom, shuttle)))]
 mod config;
@@ -33,6 +35,8 @@ mod config;
 mod contents;
 #[cfg(not(any(loom, shuttle)))]
 mod error;
+#[cfg(not(any(loom, shuttle)))]
+mod export;
 #[cfg(not(any(loom, shuttle)))]
 mod exports;
 #[cfg(not(any(loom, shuttle)))]
@@ -46,6 +50,8 @@ mod guard;
 #[cfg(not(any(loom, shuttle)))]
 mod handle;
 #[cfg(not(any(loom, shuttle)))]
+mod hold;
+#[cfg(not(any(loom, shuttle)))]
 mod layout;
 #[cfg(not(any(loom, shuttle)))]
 mod lease;
@@ -57,6 +63,8 @@ mod memory;
 mod pool;
 #[cfg(not(any(loom, shuttle)))]
 mod process;
+#[cfg(not(any(loom, shuttle)))]
+mod ring;
 #[cfg(not(any(loom, shuttle)))]
 mod session;
 #[cfg(not(any(loom, shuttle)))]
@@ -71,15 +79,18 @@ pub use board::Phase;
 pub use {
     arena::ArenaStatus,
     block::Block,
+    claim::Wait,
     config::{MAX_SLOTS, Options},
     error::{Error, Result},
+    export::Export,
     exports::{ExportStatus, Kind},
     field::{ALIGNMENT, Element, Field},
     handle::Handle,
-    lease::{Export, ReadLease, WriteLease},
+    lease::{ReadLease, WriteLease},
     memory::Pages,
-    pool::{Pool, Ring, Wait},
+    pool::Pool,
     process::leave_all,
+    ring::Ring,
     session::{arena_status, join_session},
     status::{LostSlot, MemberStatus, PoolStatus, SlotStatus, observe},
     view::{View, ViewMut},

@@ -4,50 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use ropeway_sys::process;
-
 use crate::attachment::Attachment;
 use crate::board::{Claim, Phase, Store};
+use crate::claim::{self, Wait};
 use crate::config::Options;
 use crate::contents::Contents;
 use crate::error::{Error, Result};
 use crate::field::Field;
 use crate::handle::Handle;
-use crate::lease::{Hold, ReadLease, WriteLease};
+use crate::hold::Hold;
+use crate::lease::{ReadLease, WriteLease};
 use crate::memory::Pages;
 use crate::process::Link;
-use crate::status::{self, PoolStatus, SlotStatus};
+use crate::ring::{Ring, nearest};
+use crate::status::{self, PoolStatus};
 use crate::sweep::Swept;
-use crate::wait::{Ended, Until, Waiter};
 use crate::word::Move;
-
-/// How long to wait, and what to do between the slices of a wait.
-pub struct Wait<'a> {
-    /// `None` waits for ever, zero doesn't wait.
-    pub timeout: Option<Duration>,
-    /// Runs at least every 50 ms during a wait; false interrupts it.
-    pub pulse: &'a mut dyn FnMut() -> bool,
-    /// Says whether no other thread of this process can end a lease of this one. Then a wait without a
-    /// limit that only this thread could end is an error at once.
-    pub alone: &'a dyn Fn() -> bool,
-    /// Runs, once, what may take long; what is there at once is done without it. A binding lets go of
-    /// its interpreter here.
-    pub around: &'a dyn Fn(&mut dyn FnMut()),
-}
-
-impl<'a> Wait<'a> {
-    /// A wait by one of the threads that the system counts in this process.
-    pub fn new(timeout: Option<Duration>, pulse: &'a mut dyn FnMut() -> bool) -> Wait<'a> {
-        Wait { timeout, pulse, alone: &process::is_single_threaded, around: &|work| work() }
-    }
-
-    /// Does what may take long, with the pulse that it is to call meanwhile.
-    pub fn run<T>(&mut self, work: impl FnOnce(&mut dyn FnMut() -> bool) -> T) -> T {
-        let (mut work, mut done) = (Some(work), None);
-        (self.around)(&mut || done = work.take().map(|work| work(self.pulse)));
-        done.expect("`around` has run it")
-    }
-}
 
 /// A pool of slots in shared memory.
 ///
@@ -144,11 +116,11 @@ impl Pool {
     /// Takes a free slot to fill.
     pub fn acquire_with(&self, wait: &mut Wait<'_>) -> Result<WriteLease> {
         let at = self.0.get()?;
-        let claim = match claim_free(at) {
+        let claim = match claim::free(at) {
             Some(found) => found,
-            None => wait_for(at, 0, wait, || claim_free(at), || None)?,
+            None => claim::wait_for(at, 0, wait, || claim::free(at), || None)?,
         };
-        let claim = claim.map_err(|phase| over(at, 0, phase))?;
+        let claim = claim.map_err(|phase| claim::over(at, 0, phase))?;
         let lease = filling(at.clone(), claim);
         if !lease.is_prepared() {
             wait.run(|pulse| lease.prepare(pulse))?;
@@ -177,7 +149,7 @@ impl Pool {
     pub fn take_with(&self, number: Option<u64>, wait: &mut Wait<'_>) -> Result<ReadLease> {
         let at = self.0.get()?;
         let last = at.config().rules.last;
-        Ok(ReadLease(take(at, last, false, number, wait)?))
+        Ok(ReadLease(claim::take(at, last, false, number, wait)?))
     }
 
     /// Takes a slot to read, as [`take_with`](Self::take_with), and looks at it through pages of
@@ -197,7 +169,7 @@ impl Pool {
     pub fn take_mut_with(&self, stage: &str, number: Option<u64>, wait: &mut Wait<'_>) -> Result<WriteLease> {
         let at = self.0.get()?;
         let index = middle_or_last(at, stage)?;
-        Ok(WriteLease(take(at, index, true, number, wait)?))
+        Ok(WriteLease(claim::take(at, index, true, number, wait)?))
     }
 
     // ---- the whole pool ---------------------------------------------------------------------
@@ -312,60 +284,6 @@ impl Pool {
     }
 }
 
-/// All slots of one field as one stretch of memory.
-#[derive(Clone)]
-pub struct Ring {
-    at: Arc<Attachment>,
-    base: u64,
-    /// The field as it is in one slot.
-    pub field: Field,
-    /// Number of slots.
-    pub slots: usize,
-}
-
-impl Ring {
-    /// The first byte of slot 0.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.at.memory.at(self.base)
-    }
-
-    /// Bytes of all slots together.
-    pub fn len(&self) -> usize {
-        self.field.bytes() as usize * self.slots
-    }
-
-    /// Never: a field of a ring has bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-fn nearest(field: &Field) -> String {
-    let Some((&first, rest)) = field.shape.split_first() else { return "it has no axis to change".into() };
-    let row = rest.iter().product::<u64>() * u64::from(field.itemsize);
-    let fits = |n: &u64| *n > 0 && (n * row).is_multiple_of(64);
-    let below = (0..first).rev().find(fits);
-    let above = (first + 1..first + 65).find(fits);
-    let sizes: Vec<_> = below.into_iter().chain(above).map(|n| n.to_string()).collect();
-    format!("e.g. a first axis of {}", sizes.join(" or "))
-}
-
-/// Claims a free slot, or adds one, and checks that the pool is open; the phase if it isn't.
-fn claim_free(at: &Attachment) -> Option<std::result::Result<Claim, Phase>> {
-    if at.leaving.load(Relaxed) {
-        return Some(Err(Phase::Closed));
-    }
-    let (board, me, config, hint) = (&at.board, at.me, at.config(), at.next_free());
-    let claim = match config.slots < config.max_slots {
-        true => board.acquire_or_add(me, hint, config.max_slots),
-        false => board.acquire(me, hint),
-    };
-    match claim {
-        Some(claim) => Some(board.confirm(me, claim)),
-        None => Some(board.phase()).filter(|&phase| phase != Phase::Open).map(Err),
-    }
-}
-
 /// Index of a stage from which slots are taken.
 fn middle_or_last(at: &Attachment, stage: &str) -> Result<usize> {
     match at.config().stage(stage)? {
@@ -383,136 +301,4 @@ fn filling(at: Arc<Attachment>, claim: Claim) -> WriteLease {
     at.board.0.slot(claim.index).number.store(0, Relaxed);
     Contents::clear(&at, claim.index);
     WriteLease(Hold::new(at, claim))
-}
-
-fn claim_published(at: &Attachment, stage: usize, write: bool, number: Option<u64>) -> Option<Claim> {
-    if at.leaving.load(Relaxed) || at.board.phase() == Phase::Aborted {
-        return None;
-    }
-    match number {
-        None => at.board.take_next(at.me, stage, write, &at.taken[stage]),
-        Some(n) => at.board.take_where(at.me, stage, write, |slot| slot.number.load(Relaxed) == n),
-    }
-}
-
-fn take(
-    at: &Arc<Attachment>,
-    stage: usize,
-    write: bool,
-    number: Option<u64>,
-    wait: &mut Wait<'_>,
-) -> Result<Arc<Hold>> {
-    let claim = || claim_published(at, stage, write, number);
-    let drained = || {
-        let phase = at.board.phase();
-        let over = phase == Phase::Aborted || at.leaving.load(Relaxed);
-        (over || phase != Phase::Open && at.board.is_drained(stage)).then_some(Ended::Over(phase))
-    };
-    let claim = match claim() {
-        Some(found) => found,
-        None => wait_for(at, stage, wait, claim, drained)?,
-    };
-    Ok(Hold::new(at.clone(), claim))
-}
-
-/// Waits at a stage, and says in words why it came to nothing.
-fn wait_for<T>(
-    at: &Attachment,
-    stage: usize,
-    wait: &mut Wait<'_>,
-    claim: impl FnMut() -> Option<T>,
-    mut ended: impl FnMut() -> Option<Ended>,
-) -> Result<T> {
-    let config = at.config();
-    if wait.timeout.is_none() && holds_everything(at) && (wait.alone)() {
-        return Err(Error::InUse(format!(
-            "{}: this thread, the only one, holds all {} slots itself, so waiting at {:?} would never end; \
-             publish or release one first",
-            config.label(),
-            at.board.0.slots(),
-            config.stages[stage]
-        )));
-    }
-    let due = || at.sweep_due();
-    let (hint, drawn) = (at.next_free(), at.board.0.tickets(stage).load(Relaxed));
-    let look = || at.board.may_have_come(stage, hint, drawn);
-    let waiter = Waiter { stage, spin: &at.spins[stage], look: &look, sweep_due: &due };
-    let endless = wait.timeout.is_none();
-    let alone = || (endless && stage > 0 && is_alone(at, stage)).then_some(Ended::Alone);
-    let timeout = wait.timeout;
-    let found = wait.run(|pulse| {
-        // A signal handler may fork: the child has no rights of its parent's, and must claim nothing by them.
-        let mut pulse = || pulse() && at.is_mine();
-        let mut patience = Until::new(timeout, &mut pulse);
-        at.board.wait(&waiter, &mut patience, claim, || ended().or_else(alone))
-    });
-    found.map_err(|why| match why {
-        Ended::Over(phase) => over(at, stage, phase),
-        Ended::Interrupted => {
-            Error::Interrupted(format!("{}: the wait at {:?}", config.label(), config.stages[stage]))
-        }
-        Ended::Alone => {
-            at.mourned.store(at.board.0.deaths(), Relaxed);
-            Error::PeerDied(format!(
-                "{}: process {} died, nothing is on its way to {:?}, and no other member lives",
-                config.label(),
-                at.board.0.header().last_dead.0.load(Relaxed),
-                config.stages[stage]
-            ))
-        }
-        Ended::TimedOut => timed_out(at, stage, timeout.unwrap_or_default()),
-    })
-}
-
-/// True when a member has died, no other lives, and nothing can come to `stage` any more.
-///
-/// Each death is told once to each process: one that starts a replacement can wait again.
-fn is_alone(at: &Attachment, stage: usize) -> bool {
-    let control = &at.board.0;
-    control.deaths() > at.mourned.load(Relaxed)
-        && (0..control.members()).all(|k| k == at.me || !at.board.tenancy(k).is_live())
-        && at.board.is_drained(stage)
-}
-
-/// True when every slot is held by an open lease of the calling thread.
-fn holds_everything(at: &Attachment) -> bool {
-    let control = &at.board.0;
-    let thread = control.thread();
-    if at.config().slots < at.config().max_slots {
-        return false;
-    }
-    (0..control.slots()).all(|index| {
-        let slot = control.slot(index);
-        slot.load().owner() == Some(at.me) && slot.thread.load(Relaxed) == thread
-    })
-}
-
-fn over(at: &Attachment, stage: usize, phase: Phase) -> Error {
-    let (label, stage) = (at.config().label(), &at.config().stages[stage]);
-    match phase {
-        Phase::Orphaned => Error::PeerDied(format!(
-            "{label}: its creator, process {}, died; nothing comes to {stage:?} any more",
-            at.config().creator_pid
-        )),
-        Phase::Aborted => Error::Closed(format!("{label} was aborted")),
-        _ if at.leaving.load(Relaxed) => Error::Closed(format!("{label}: this process is leaving")),
-        _ => Error::Closed(format!("{label} is closed; nothing comes to {stage:?} any more")),
-    }
-}
-
-fn timed_out(at: &Attachment, stage: usize, timeout: Duration) -> Error {
-    let mut text = format!(
-        "{}: no slot came to {:?} within {:.3} s",
-        at.config().label(),
-        at.config().stages[stage],
-        timeout.as_secs_f64()
-    );
-    if !timeout.is_zero() {
-        let holders: Vec<_> = status::read(&at.board).slots.iter().filter_map(SlotStatus::held_by).collect();
-        text += &match holders.len() {
-            0 => "; nobody holds any".to_owned(),
-            n => format!("; {}{}", holders[..n.min(4)].join(", "), if n > 4 { ", ..." } else { "" }),
-        };
-    }
-    Error::Timeout(text)
 }

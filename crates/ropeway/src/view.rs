@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::slice;
 
-use crate::lease::Export;
+use crate::export::Export;
 
 /// The elements of one array of a held slot, in C order.
 ///

@@ -1,4 +1,4 @@
-//! A participant of a modelled pool. It composes the pieces of the board as `pool.rs` does.
+//! A participant of a modelled pool. It composes the pieces of the board as `claim.rs` does.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

@@ -5,7 +5,7 @@
 //! wake-up is a deadlock, which the checkers report. Only where the protocol leans on the slice of a
 //! sleep does time pass: while somebody who died hasn't been swept, and for waits with a timeout.
 //!
-//! [`Member`] composes the pieces of [`Board`] as `pool.rs` does.
+//! [`Member`] composes the pieces of [`Board`] as `claim.rs` does.
 #![allow(dead_code)] // each model uses its part
 
 mod bytes;

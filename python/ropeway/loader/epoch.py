@@ -154,6 +154,8 @@ class Epoch:
         self._flight: dict[int, Plan] = {}
         self._waiting: collections.deque[Plan] = collections.deque()
         self._attempts: dict[int, int] = {}
+        self._first: Plan | None = None
+        """A batch that found no memory, and that those behind it mustn't overtake."""
         self._planned_all = self._over = False
         self._closed: str | None = "this iterator was closed with its loader"
         self.run = engine.open_run()
@@ -178,6 +180,9 @@ class Epoch:
             while True:
                 if self._over or self._engine.closed:
                     raise Closed(self._closed) if self._closed else StopIteration
+                if self._first is not None:
+                    self._make_room(timeout)
+                    continue
                 if len(self._flight) <= self._engine.refill:
                     self.plan(self._engine.window)
                 if not self._flight:
@@ -251,25 +256,45 @@ class Epoch:
     def _again(self, plan: Plan) -> bool:
         """Plans a batch once more that there was no memory for, with fewer in flight."""
         self._engine.window = max(1, min(self._engine.window, len(self._flight)))
-        attempts = self._attempts.pop(plan.sequence, 0)
-        if attempts >= _ATTEMPTS:
+        attempts = self._attempts.get(plan.sequence, 0) + 1
+        if attempts > _ATTEMPTS:
             return False
-        again = self.course.again(plan, self._engine.sequence())
-        self._attempts[again.sequence] = attempts + 1
-        if not self._engine.plan([again]):
-            self._waiting.appendleft(again)
-        else:
-            self._flight = {again.sequence: again, **self._flight}
+        self._attempts[plan.sequence] = attempts
+        self._first = self._renumbered(plan)
+        self._plan_first()
         return True
+
+    def _plan_first(self) -> None:
+        """Plans the batch that found no memory, if there is a slot for it."""
+        if self._first is not None and self._engine.plan([self._first]):
+            self._flight = {self._first.sequence: self._first, **self._flight}
+            self._first = None
+
+    def _make_room(self, timeout: float | None) -> None:
+        """Gives the memory of the last batch in flight to the one that found none."""
+        if self._flight:
+            last = next(reversed(self._flight))
+            self._engine.receive([last], True, timeout)  # and throws it away
+            self._waiting.appendleft(self._renumbered(self._flight.pop(last)))
+        self._plan_first()
+        if not self._flight:
+            raise out_of_slots(self._engine)
+
+    def _renumbered(self, plan: Plan) -> Plan:
+        again: Plan = self.course.again(plan, self._engine.sequence())
+        if plan.sequence in self._attempts:
+            self._attempts[again.sequence] = self._attempts.pop(plan.sequence)
+        return again
 
     def _plan_anew(self) -> None:
         """Plans all again that is in flight, or perhaps is: an interrupt can come anywhere."""
-        plans = {plan.sequence: plan for plan in (*self._flight.values(), *self._waiting)}
-        self._flight = {}
+        first = () if self._first is None else (self._first,)
+        every = (*first, *self._flight.values(), *self._waiting)
+        plans = {plan.sequence: plan for plan in every}
+        self._flight, self._first = {}, None
         self._engine.drop(plans)
         self.course.resume(plans)
-        again = (self.course.again(plan, self._engine.sequence()) for plan in plans.values())
-        self._waiting = collections.deque(again)
+        self._waiting = collections.deque(map(self._renumbered, plans.values()))
 
 
 def _is_short_of_memory(arrival: Any) -> bool:

@@ -65,6 +65,9 @@ class Soak:
             kept.append(self.queue.get())
         # An array gets memory that is at most twice as large, so there is to be some of every size.
         kept = [rw.empty(1 << log, "u1") for log in range(21, 12, -1) for _ in range(16)]
+        # NumPy keeps up to seven freed blocks of each size below 1024 bytes.
+        for size in range(1024):
+            kept = [np.empty(size, "u1") for _ in range(8)]
         kept.clear()
         for _ in range(WARM_LAPS):
             self.lap()

@@ -24,7 +24,7 @@ build: $(VENV)/.package  ## build ropeway into .venv
 	@$(MATURIN) --skip-install
 
 demo: build $(VENV)/.demo  ## train a small network on augmented photos for half a minute
-	@$(BIN)/ropeway demo
+	@$(BIN)/ropeway demo || test $$? = 130  # Ctrl-C is no failure
 
 test: test-rust test-loom test-shuttle test-python test-traps test-light  ## run all tests
 

@@ -1,6 +1,7 @@
 """The command `ropeway`: ls, top, and what anybody may type."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ WATCHDOG = 60
 
 def command(*arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "ropeway.cli", *arguments],
+        [sys.executable, "-m", "ropeway_command", *arguments],
         capture_output=True,
         text=True,
         timeout=WATCHDOG,
@@ -37,6 +38,23 @@ def test_every_command_explains_itself(name):
 
 def test_it_has_a_version():
     assert command("--version") == (0, f"ropeway {rw.__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", ["demo", "top"])
+def test_an_interrupt_of_the_first_imports_is_one_line(tmp_path, name):
+    imports = "import time; print('importing', flush=True); time.sleep(60)"
+    (tmp_path / "numpy.py").write_text(imports)
+    starting = subprocess.Popen(
+        [sys.executable, "-m", "ropeway_command", name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert starting.stdout.readline() == "importing\n"
+    starting.send_signal(signal.SIGINT)
+    assert starting.communicate(timeout=WATCHDOG) == ("", "ropeway: stopped\n")
+    assert starting.returncode == 130
 
 
 @pytest.mark.parametrize("arguments", [["ls", "--nonsense"], ["top", "nonsense"], ["nonsense"], []])
@@ -65,7 +83,7 @@ def test_a_pool_that_nobody_has_is_not_there():
 def test_a_reader_of_the_output_may_leave():
     """As `ropeway top | head -1` does."""
     watching = subprocess.Popen(
-        [sys.executable, "-m", "ropeway.cli", "top"],
+        [sys.executable, "-m", "ropeway_command", "top"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

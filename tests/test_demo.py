@@ -48,7 +48,7 @@ def folder(tmp_path):
 
 def test_photos_are_found_in_a_folder_and_the_folders_in_it(folder):
     (folder / "notes.txt").write_text("no photo")
-    names = [path.relative_to(folder).as_posix() for path in photos.find_photos(folder)]
+    names = [path.relative_to(folder).as_posix() for path in photos.find_photos(folder).photos]
     assert names == ["a.png", "b.jpg", "inner/c.png"]
 
 
@@ -57,6 +57,19 @@ def test_a_folder_without_photos_is_refused_by_name(tmp_path):
         photos.find_photos(tmp_path)
     with pytest.raises(DemoError, match="is not a folder"):
         photos.find_photos(tmp_path / "nowhere")
+    (tmp_path / "moving.gif").touch()
+    with pytest.raises(DemoError, match=r"ends in .bmp.*; it holds 1 \.gif"):
+        photos.find_photos(tmp_path)
+
+
+def test_files_that_are_left_out_are_counted_by_kind(folder, monkeypatch):
+    for name in ("one.gif", "inner/two.GIF", "notes.txt", "README"):
+        (folder / name).touch()
+    assert photos.find_photos(folder).left_out == "2 .gif, 1 .txt, 1 without a suffix"
+    monkeypatch.setattr(photos, "MOST_PHOTOS", 2)
+    found = photos.find_photos(folder)
+    assert len(found.photos) == 2
+    assert "1 photos after the first 2" in found.left_out
 
 
 def test_packaged_photos_are_found_without_importing_the_package(folder, monkeypatch):
@@ -67,7 +80,7 @@ def test_packaged_photos_are_found_without_importing_the_package(folder, monkeyp
     monkeypatch.setattr(sys, "path", [str(folder / "site")])
     for name in [name for name in sys.modules if name.split(".")[0] in photos.PACKAGED]:
         monkeypatch.delitem(sys.modules, name)
-    assert photos.find_photos() == [data / "astronaut.png"]
+    assert photos.find_photos().photos == [data / "astronaut.png"]
 
 
 def test_without_packaged_photos_the_error_says_what_to_install(monkeypatch):
@@ -79,7 +92,7 @@ def test_without_packaged_photos_the_error_says_what_to_install(monkeypatch):
 def test_an_unreadable_photo_is_passed_over(folder):
     broken = folder / "aa.png"
     broken.write_bytes(b"not a photo")
-    found = photos.Photos(photos.find_photos(folder))
+    found = photos.Photos(photos.find_photos(folder).photos)
     assert found.paths[1] == broken
     assert found[1].tobytes() == photos.decode(folder / "b.jpg").tobytes()
     assert [found.is_unreadable(number) for number in range(4)] == [False, True, False, False]
@@ -87,10 +100,30 @@ def test_an_unreadable_photo_is_passed_over(folder):
     assert photos.unreadable(folder / "b.jpg") == ""
 
 
+def test_a_photo_is_passed_over_whatever_its_decoder_raises(folder, monkeypatch):
+    def decode(path):
+        if path.name == "b.jpg":
+            raise KeyError("a decoder's own")
+        return real(path)
+
+    real = photos.decode
+    monkeypatch.setattr(photos, "decode", decode)
+    found = photos.Photos(photos.find_photos(folder).photos)
+    assert found[1].tobytes() == real(folder / "inner" / "c.png").tobytes()
+    assert found.is_unreadable(1)
+
+
+def test_what_a_decoder_warns_of_is_not_said(folder, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 320 * 300 - 1)
+    with pytest.raises(Image.DecompressionBombWarning):
+        Image.open(folder / "a.png")
+    assert photos.decode(folder / "a.png").size == (320, 300)
+
+
 def test_nothing_but_unreadable_photos_is_an_error(tmp_path):
     (tmp_path / "a.png").write_bytes(b"not a photo")
     with pytest.raises(DemoError, match=r"none of 1 photos could be read.*a\.png"):
-        photos.Photos(photos.find_photos(tmp_path))[0]
+        photos.Photos(photos.find_photos(tmp_path).photos)[0]
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png"])
@@ -154,7 +187,7 @@ def batches(folder):
     loaders = []
 
     def make(count=24, **options):
-        dataset = TurnedPhotos(photos.find_photos(folder), count)
+        dataset = TurnedPhotos(photos.find_photos(folder).photos, count)
         loaders.append(rw.Loader(dataset, 8, **{"workers": 2, "seed": 0} | options))
         return loaders[-1]
 
@@ -467,6 +500,8 @@ def test_a_timeline_of_one_hand_off_is_drawn():
         (["--rounds", "3"], "ropeway demo without --classic takes no --rounds"),
         (["--classic", "--elements", str(2**31)], "--elements must be below"),
         (["--timeline", "/nowhere/x.png"], "/nowhere is not a folder that can be written to"),
+        (["--timeline", "/"], "what is there is not a file that can be written to"),
+        (["--framework", "jax"], "--framework jax needs jax, which isn't installed"),
         (["/nowhere"], "/nowhere is not a folder: give one that holds photos"),
     ],
 )
@@ -491,7 +526,7 @@ class Demo:
     """A run of `ropeway demo` in its own process group."""
 
     def __init__(self, *arguments):
-        command = [sys.executable, "-m", "ropeway.cli", "demo", *map(str, arguments)]
+        command = [sys.executable, "-m", "ropeway_command", "demo", *map(str, arguments)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             command, stdout=pipe, stderr=pipe, text=True, start_new_session=True

@@ -107,18 +107,16 @@ def _options(kind: Any, chosen: dict[str, Any], what: str) -> Any:
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; gives the exit status."""
     chosen, rest = parser().parse_known_args(arguments)
-    if chosen.command in OTHERS:
-        return _other(OTHERS[chosen.command][0], rest)
-    if rest:
+    if rest and chosen.command not in OTHERS:
         parser().error(f"unknown arguments: {' '.join(rest)}")
     given = {name: value for name, value in vars(chosen).items() if value is not None}
-    del given["command"]
-    return _reported(lambda: demo(given))
+    command = given.pop("command")
+    return _reported(lambda: _other(command, rest) if command in OTHERS else demo(given))
 
 
-def _other(module: str, arguments: list[str]) -> int:
+def _other(command: str, arguments: list[str]) -> int:
     try:
-        status: int = importlib.import_module(module).main(arguments)
+        status: int = importlib.import_module(OTHERS[command][0]).main(arguments)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever read the output has seen enough
@@ -139,7 +137,3 @@ def _reported(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("ropeway: stopped", file=sys.stderr)
         return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

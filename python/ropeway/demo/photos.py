@@ -1,9 +1,11 @@
 """Finds photos on disk and decodes them."""
 
 import importlib.util
-import itertools
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
@@ -26,18 +28,24 @@ PACKAGED = {
 }
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 MOST_PHOTOS = 5_000
-UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 SHORT_SIDE = (
     480  # larger photos are halved, perhaps several times, while the short side stays above
 )
 
 
-def find_photos(folder: Path | None = None) -> list[Path]:
-    """Lists the photos of a folder and the folders in it, or the packaged ones.
+class Found(NamedTuple):
+    """The photos to use, and what else was there."""
+
+    photos: list[Path]
+    left_out: str = ""
+
+
+def find_photos(folder: Path | None = None) -> Found:
+    """Finds the photos of a folder and the folders in it, or the packaged ones.
 
     Raises `DemoError` when there is none.
     """
-    return packaged_photos() if folder is None else folder_photos(folder)
+    return Found(packaged_photos()) if folder is None else folder_photos(folder)
 
 
 def packaged_photos() -> list[Path]:
@@ -57,27 +65,37 @@ def _packaged(package: str, names: list[str]) -> Iterator[Path]:
         yield from (path for name in names if (path := Path(place, name)).is_file())
 
 
-def folder_photos(folder: Path) -> list[Path]:
-    """Lists the photos in a folder and the folders in it, by suffix, at most `MOST_PHOTOS`."""
+def folder_photos(folder: Path) -> Found:
+    """Finds the photos in a folder and the folders in it, by suffix, at most `MOST_PHOTOS`."""
     if not folder.is_dir():
         raise DemoError(f"{folder} is not a folder: give one that holds photos")
-    found = (
-        path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
-    )
-    photos = sorted(itertools.islice(found, MOST_PHOTOS))
+    photos: list[Path] = []
+    others: Counter[str] = Counter()
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        suffix = path.suffix.lower()
+        if suffix not in SUFFIXES:
+            others[suffix or "without a suffix"] += 1
+        elif len(photos) < MOST_PHOTOS:
+            photos.append(path)
+        else:
+            others[f"photos after the first {MOST_PHOTOS:,}"] += 1
+    by_number = sorted(others.items(), key=lambda item: (-item[1], item[0]))
+    left_out = ", ".join(f"{number:,} {kind}" for kind, number in by_number)
     if not photos:
         raise DemoError(
-            f"{folder} holds no photo, that is, no file that ends in {', '.join(sorted(SUFFIXES))}"
+            f"{folder} holds no photo, that is, no file that ends in "
+            f"{', '.join(sorted(SUFFIXES))}; it holds {left_out or 'no files at all'}"
         )
-    return photos
+    return Found(sorted(photos), left_out)
 
 
 def decode(path: Path) -> Image.Image:
     """Reads a photo from disk, upright, in RGB, and not much larger than `SHORT_SIDE`.
 
-    Raises one of `UNREADABLE` when the file is no photo that can be read.
+    Raises whatever the decoders do when the file is no photo that can be read. What they warn of is
+    a matter of the file, and not said.
     """
-    with Image.open(path) as file:
+    with warnings.catch_warnings(action="ignore"), Image.open(path) as file:
         file.draft("RGB", (SHORT_SIDE, SHORT_SIDE))  # lets a JPEG be decoded at 1/2, 1/4 or 1/8
         photo = ImageOps.exif_transpose(file).convert("RGB")
     factor = min(photo.size) // SHORT_SIDE
@@ -88,8 +106,8 @@ def unreadable(path: Path) -> str:
     """Says why a photo can't be read; "" if it can."""
     try:
         decode(path)
-    except UNREADABLE as error:
-        return str(error)
+    except Exception as error:
+        return str(error) or repr(error)
     return ""
 
 
@@ -118,8 +136,8 @@ class Photos:
                 continue
             try:
                 return decode(path)
-            except UNREADABLE as error:
-                self.unreadable[path] = str(error)
+            except Exception as error:  # decoders fail on bad files in many ways
+                self.unreadable[path] = str(error) or repr(error)
         path, reason = next(iter(self.unreadable.items()))
         raise DemoError(
             f"none of {len(self.paths)} photos could be read; the first, {path}: {reason}"

@@ -11,14 +11,15 @@ from .child import Child, keep_to_one_thread
 from .handoff import HandOff
 from .live import LiveLine, line
 from .options import Options
-from .photos import find_photos, unreadable
+from .photos import Found, find_photos, unreadable
 from .stop import Stop
-from .summary import Death, death, seconds, summary
+from .summary import Death, death, laid_out, seconds, summary
 from .timeline import draw
 from .trainer import check_installed, train
 
 TICK = 0.1  # seconds between looks at the processes
 GRACE = 0.3  # seconds that the trainer has to end when told to
+MOST_TOLD = 10  # photos that couldn't be read
 
 
 class Run:
@@ -61,11 +62,11 @@ def run(options: Options, stop: Stop) -> int:
     """Runs the demo and prints its summary. Gives the exit status."""
     check_installed(options.framework)
     check_writable(options.timeline)
-    photos = find_photos(options.folder)
+    found = find_photos(options.folder)
     keep_to_one_thread()
-    print(introduction(options, photos), flush=True)
+    print(introduction(options, found), flush=True)
     live = LiveLine()
-    it = Run(options, photos)
+    it = Run(options, found.photos)
     try:
         while not it.trainer.ended and not stop.signal:
             time.sleep(TICK)
@@ -84,11 +85,13 @@ def run(options: Options, stop: Stop) -> int:
     return stop.status
 
 
-def introduction(options: Options, photos: list[Path]) -> str:
+def introduction(options: Options, found: Found) -> str:
     """Says what is about to happen."""
+    left_out = f" (left out: {found.left_out})" if found.left_out else ""
     return (
-        f"photos: {len(photos)}, loaders: {options.loaders}, trainer: {options.framework}, "
-        f"slots: {options.slots} of {options.batch_size} images; Ctrl-C stops"
+        f"photos: {len(found.photos):,}{left_out}, loaders: {options.loaders}, "
+        f"trainer: {options.framework}, slots: {options.slots} of {options.batch_size} images; "
+        "Ctrl-C stops"
     )
 
 
@@ -97,6 +100,10 @@ def check_writable(timeline: Path) -> None:
     folder = timeline.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise DemoError(f"--timeline {timeline}: {folder} is not a folder that can be written to")
+    if timeline.exists() and not (timeline.is_file() and os.access(timeline, os.W_OK)):
+        raise DemoError(
+            f"--timeline {timeline}: what is there is not a file that can be written to"
+        )
 
 
 def conclude(it: Run) -> None:
@@ -104,7 +111,17 @@ def conclude(it: Run) -> None:
     deaths, timeline = it.deaths, it.options.timeline
     if it.handoffs:
         draw(it.handoffs, deaths, it.start).save(timeline, "PNG")
-    print("\n".join(summary(it.handoffs, it.stats, deaths, it.start, timeline)))
-    for number in sorted(frozenset().union(*(h.unreadable for h in it.handoffs))):
-        path = it.photos[number]
-        print(f"{'passed over':<13}{path}: {unreadable(path)}")
+    lines = summary(it.handoffs, it.stats, deaths, it.start, timeline)
+    print("\n".join(lines + passed_over(it)))
+
+
+def passed_over(it: Run) -> list[str]:
+    """Tells of the photos that couldn't be read; of many, only of the first."""
+    paths = [
+        it.photos[number]
+        for number in sorted(frozenset().union(*(h.unreadable for h in it.handoffs)))
+    ]
+    told = [f"{path}: {unreadable(path)}" for path in paths[:MOST_TOLD]]
+    if len(paths) > MOST_TOLD:
+        told.append(f"and {len(paths) - MOST_TOLD:,} more photos that could not be read")
+    return laid_out([("passed over", text) for text in told])

@@ -56,8 +56,9 @@ test-torch: build  ## ... of the drop-in, side by side with torch's own loader
 test-pythons: build  ## the Python tests with one wheel on every CPython that is here
 	@.ci/pythons
 
-test-long: tools  ## Rust tests that take long
+test-long: build $(VENV)/.dev  ## tests that take long, and trials in their full length
 	cargo test --release -p ropeway -- --ignored
+	ROPEWAY_FULL_TRIALS=1 $(BIN)/python -m pytest tests/trials/test_r33_killed_worker.py
 
 kill: build  ## kill processes in ROUNDS rounds and a tenth as many of Python; print what was left
 	cargo build --release -p ropeway-harness

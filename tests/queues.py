@@ -18,4 +18,4 @@ def slots_in_use(q):
 
 
 def arrays_alive():
-    return rw._core.arena_snapshot()["arrays"]
+    return rw.status().arrays

@@ -322,7 +322,8 @@ def test_every_field_of_the_status_is_documented():
         for node in ast.parse(inspect.getsource(_status)).body
         if isinstance(node, ast.ClassDef)
     }
-    for cls in (rw.PoolStatus, rw.SlotStatus, rw.MemberStatus, rw.LostSlot):
+    statuses = rw.PoolStatus, rw.SlotStatus, rw.MemberStatus, rw.LostSlot
+    for cls in (*statuses, rw.ExportStatus, rw.SessionStatus):
         fields = classes[cls.__name__][1:]
         for field, text in zip(fields[::2], fields[1::2], strict=False):
             assert isinstance(field, ast.AnnAssign)
@@ -330,12 +331,14 @@ def test_every_field_of_the_status_is_documented():
 
 
 def test_the_public_names_are_these():
-    assert set(rw.__all__) >= {
-        *("Array", "Pool", "Queue", "ReadLease", "WriteLease"),
-        *("empty", "zeros", "share"),
+    assert set(rw.__all__) == {
+        *("Array", "Pool", "Queue", "ReadLease", "WriteLease", "Pointer"),
+        *("empty", "zeros", "share", "asarray", "status"),
         *("RopewayError", "Timeout", "Closed", "InUse", "OutOfMemory", "PeerDied", "WorkerError"),
         *("Incompatible", "Gone", "Invalid", "NoSuch"),
-        *("PoolStatus", "SlotStatus", "MemberStatus", "LostSlot", "__version__"),
+        *("PoolStatus", "SlotStatus", "ExportStatus", "MemberStatus", "LostSlot", "SessionStatus"),
+        *("Loader", "LoaderStats", "WorkerStats", "WorkerEnding", "WorkerInfo", "worker_info"),
+        *("SharedDict", "SharedList", "__version__"),
     }
     assert all(hasattr(rw, name) for name in rw.__all__)
 

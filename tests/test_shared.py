@@ -132,7 +132,7 @@ def test_a_dict_has_the_manners_of_a_mapping():
 
 def test_memory_goes_with_the_last_reference():
     gc.collect()
-    before = rw._core.arena_snapshot()["arrays"]
+    before = rw.status().arrays
     shared = rw.SharedList(range(1000))
     view = rw.SharedList([np.arange(1000)])[0]
     tail = shared[990:]
@@ -141,4 +141,4 @@ def test_memory_goes_with_the_last_reference():
     assert view[-1] == 999
     del tail, view
     gc.collect()
-    assert rw._core.arena_snapshot()["arrays"] == before
+    assert rw.status().arrays == before

@@ -26,7 +26,15 @@ from ropeway._queue import Queue
 
 if TYPE_CHECKING:
     from ropeway._shared import SharedDict, SharedList
-    from ropeway._status import ExportStatus, LostSlot, MemberStatus, PoolStatus, SlotStatus
+    from ropeway._status import (
+        ExportStatus,
+        LostSlot,
+        MemberStatus,
+        PoolStatus,
+        SessionStatus,
+        SlotStatus,
+        status,
+    )
     from ropeway.loader import (
         Loader,
         LoaderStats,
@@ -59,6 +67,7 @@ __all__ = [
     "Queue",
     "ReadLease",
     "RopewayError",
+    "SessionStatus",
     "SharedDict",
     "SharedList",
     "SlotStatus",
@@ -72,13 +81,22 @@ __all__ = [
     "asarray",
     "empty",
     "share",
+    "status",
     "worker_info",
     "zeros",
 ]
 
 _LATER = {
     "ropeway._shared": ("SharedDict", "SharedList"),
-    "ropeway._status": ("ExportStatus", "LostSlot", "MemberStatus", "PoolStatus", "SlotStatus"),
+    "ropeway._status": (
+        "ExportStatus",
+        "LostSlot",
+        "MemberStatus",
+        "PoolStatus",
+        "SessionStatus",
+        "SlotStatus",
+        "status",
+    ),
     "ropeway.loader": (
         "Loader",
         "LoaderStats",

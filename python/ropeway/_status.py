@@ -1,8 +1,10 @@
-"""What a pool looks like at one moment: frozen values for people and programs to read."""
+"""What a pool or a session looks like at one moment: frozen values for people and programs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from ropeway import _core
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,29 @@ class PoolStatus:
     """The processes that may hold slots."""
     lost: tuple[LostSlot, ...]
     """The last loss of each slot that has lost a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """The arrays of a session, made by `empty`, `zeros` and `share` in any of its processes."""
+
+    arrays: int
+    """How many there are: somebody holds them, or their handles wait to be opened."""
+    bytes: int
+    """Their bytes; each counts once, however many processes and views there are of it."""
+    unclaimed: int
+    """How many were pickled and have not been opened by anybody yet."""
+    unclaimed_bytes: int
+    """Their bytes."""
+    committed: int
+    """Bytes of memory that the session has for arrays, with what is kept to be used again."""
+    members: int
+    """How many processes have that memory open."""
+
+
+def status() -> SessionStatus:
+    """Tells what the arrays of this process's session take; pools and queues tell it themselves."""
+    return SessionStatus(**_core.arena_snapshot())
 
 
 def read(snapshot: Mapping[str, Any]) -> PoolStatus:

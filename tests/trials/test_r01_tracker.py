@@ -82,7 +82,7 @@ MAKER = """
             print("and later", *fresh(pickle.dumps(A)), sep="; ", flush=True)
         del A
         gc.collect()
-        assert rw._core.arena_snapshot()["arrays"] == 0
+        assert rw.status().arrays == 0
 """
 
 

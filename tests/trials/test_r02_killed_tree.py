@@ -11,7 +11,7 @@ LIVE_SESSION = """
 
     array = rw.share(np.arange(1 << 20, dtype="uint64"))
     for line in sys.stdin:
-        print(int(array.sum()), rw._core.arena_snapshot()["committed"], flush=True)
+        print(int(array.sum()), rw.status().committed, flush=True)
 """
 
 JOB = """

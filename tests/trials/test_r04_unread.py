@@ -27,7 +27,7 @@ CHILD_PUTS = """
         child.join()
         assert child.exitcode == 0
         assert all(slot.stage == "fill" and slot.state == "idle" for slot in twin.status().slots)
-        assert rw._core.arena_snapshot()["arrays"] == 0
+        assert rw.status().arrays == 0
 """
 
 PARENT_PUTS = """
@@ -111,7 +111,7 @@ OVERTAKEN = """
             queue.close()
             child.join()
             assert twin.qsize() == 0
-            assert rw._core.arena_snapshot()["arrays"] == 0
+            assert rw.status().arrays == 0
 """
 
 

@@ -189,7 +189,7 @@ PROGRAM = """
         else:
             globals()[what]()
         gc.collect()
-        assert what == "receive" or rw._core.arena_snapshot()["arrays"] == 0
+        assert what == "receive" or rw.status().arrays == 0
 """
 
 

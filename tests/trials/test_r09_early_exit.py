@@ -48,7 +48,7 @@ PROGRAM = """
             assert all(
                 slot.stage == "fill" and slot.state == "idle" for slot in queue.status().slots
             )
-        assert rw._core.arena_snapshot()["arrays"] == 0
+        assert rw.status().arrays == 0
 """
 
 

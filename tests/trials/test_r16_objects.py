@@ -25,7 +25,7 @@ PROGRAM = """
         back.put((place(message["img"]), message["obj"].tolist(), message))
 
     if __name__ == "__main__":
-        before = rw._core.arena_snapshot()
+        before = rw.status()
         pool = rw.Pool(slots=1)
         for array in OBJECTS:
             refused(rw.share, array)
@@ -34,7 +34,7 @@ PROGRAM = """
             with pool.acquire() as slot:
                 refused(slot.add, "x", array.shape, array.dtype)
                 assert slot.keys() == []
-        assert rw._core.arena_snapshot() == before
+        assert rw.status() == before
         assert pool.status().committed == 0
 
         context = multiprocessing.get_context(sys.argv[1])

@@ -142,6 +142,36 @@ def test_ragged_samples_come_as_lists_when_asked_for(loader, workers):
     assert [array.shape for array in batch["image"]] == [(3, 4), (3, 5), (3, 6), (3, 7)]
 
 
+@pytest.mark.parametrize("collate", [None, "list"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_lists_of_unequal_length_are_named_with_what_helps(loader, workers, collate):
+    batches = loader(Made(4, lengthening), batch_size=4, workers=workers, collate=collate)
+    found = r"\['words'\]\[0\] is list of length 1, .* length 0: make it an array in the dataset"
+    with pytest.raises(ValueError, match=found):
+        next(iter(batches))
+
+
+def lengthening(index):
+    return {"words": [[0] * index]}
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_keys_have_the_order_of_the_first_sample_of_their_batch(loader, workers):
+    batches = loader(Made(48, turning), batch_size=3, workers=workers)
+    orders = [(list(batch), list(batch["inner"]), list(batch["inner"]["y"])) for batch in batches]
+    assert orders == [
+        (["a", "inner"], ["x", "y"], [1, 2]) if n % 2 == 0 else (["inner", "a"], ["y", "x"], [2, 1])
+        for n in range(0, 48, 3)
+    ]
+
+
+def turning(index):
+    steps = 1 if index % 2 == 0 else -1
+    inner = {"x": 1, "y": dict([(1, "one"), (2, "two")][::steps])}
+    outer = {"a": np.zeros(3), "inner": dict([*inner.items()][::steps])}
+    return dict([*outer.items()][::steps])
+
+
 def changing(index):
     return np.zeros((3, 2 + index // 4))
 
@@ -246,9 +276,10 @@ def test_numbers_that_lie_side_by_side_keep_their_types_and_places(loader, worke
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_number_too_large_among_others_is_an_error(loader, workers):
-    batches = loader(Made(1, too_large), batch_size=1, workers=workers)
-    with pytest.raises(OverflowError):
-        next(iter(batches))
+    for make in (too_large, too_large_beside_arrays):
+        batches = loader(Made(1, make), batch_size=1, workers=workers)
+        with pytest.raises(OverflowError, match=r"\['large'\] is 1180591620717411303424, .*int64"):
+            next(iter(batches))
 
 
 def kinds():
@@ -269,6 +300,10 @@ def side_by_side(index):
 
 def too_large(_):
     return {"small": 1, "large": 1 << 70, "medium": 2}
+
+
+def too_large_beside_arrays(_):
+    return {"array": np.zeros(2), "large": 1 << 70}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -318,6 +353,8 @@ def test_arguments_that_cannot_be_are_refused():
         rw.Loader(data, start_method="thread")
     with pytest.raises(ValueError, match="workers"):
         rw.Loader(data, workers=-1)
+    with pytest.raises(ValueError, match="workers must be at most 1024, found 1000000"):
+        rw.Loader(data, workers=10**6)
     with pytest.raises(TypeError, match="batch_size"):
         rw.Loader(data, batch_size="8")
     with pytest.raises(TypeError, match=r"seed.*'x'"):

@@ -3,7 +3,7 @@
 import itertools
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ropeway._errors import Invalid
@@ -14,10 +14,12 @@ from ropeway.loader.record import Kind, Plan
 from ropeway.loader.roster import Progress
 from ropeway.loader.seeds import Seeds
 from ropeway.loader.structure import (
-    MappingNode,
+    ArrayLeaf,
     Misfit,
     Node,
     NoneLeaf,
+    OtherLeaf,
+    children,
     holds_only_arrays,
     structure,
 )
@@ -212,7 +214,7 @@ class Fetcher:
         """Writes samples to their rows; the first one says what they look like."""
         layout, values, rest = self._first(next(samples), rows)
         blocks = layout.blocks(slot.memory(layout.nbytes))
-        put(blocks, 0, values)
+        _put(layout, blocks, 0, values)
         others = [rest]
         others += [_write(layout, blocks, place, sample) for place, sample in enumerate(samples, 1)]
         return Result(Kind.BATCH, layout, self._kept(others, slot, progress), rows)
@@ -233,9 +235,11 @@ class Fetcher:
             try:
                 layout = self._layout(rows)
                 layout.flatten(sample, values, others)
-                return layout, values, others
+                if layout.is_in_order(sample):
+                    return layout, values, others
             except Misfit:
-                values, others = [], []
+                pass
+            values, others = [], []
         self._settle(structure(sample))
         layout = self._layout(rows)
         layout.flatten(sample, values, others)
@@ -328,21 +332,31 @@ def _write(layout: Layout, blocks: list[Block], place: int, sample: Any) -> list
     values: list[Any] = []
     others: list[Any] = []
     layout.flatten(sample, values, others)
-    put(blocks, place, values)
+    if not place and not layout.is_in_order(sample):
+        raise Misfit("its keys in another order", "of the same keys")
+    _put(layout, blocks, place, values)
     return others
 
 
-def _leaves(node: Any, sample: Any) -> list[Any]:
+def _put(layout: Layout, blocks: list[Block], place: int, values: list[Any]) -> None:
+    """Writes the arrays of a sample to its row."""
+    try:
+        put(blocks, place, values)
+    except OverflowError:
+        raise layout.too_large(values) from None
+
+
+def _leaves(node: Node, sample: Any) -> list[Any]:
     """The leaves of a sample, of whatever shapes, except for those that are always None."""
     if isinstance(node, NoneLeaf):
         return []
-    children = getattr(node, "children", None)
-    if children is None:
+    if isinstance(node, ArrayLeaf | OtherLeaf):
         return [sample]
-    if isinstance(children, tuple):
-        items: Iterable[tuple[Any, Any]] = zip(children, sample, strict=True)
-    elif isinstance(node, MappingNode):
-        items = ((child, sample[key]) for key, child in children.items())
-    else:
-        items = ((child, getattr(sample, name)) for name, child in children.items())
-    return [leaf for child, item in items for leaf in _leaves(child, item)]
+    found: list[Any] = []
+    for (name, child), item in zip(children(node), node.items(sample), strict=True):
+        try:
+            found += _leaves(child, item)
+        except Misfit as misfit:
+            misfit.path.append(name)
+            raise
+    return found

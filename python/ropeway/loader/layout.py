@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ropeway._views import AnyArray, View
-from ropeway.loader.structure import SCALARS, ArrayLeaf, MappingNode, Node, leaves
+from ropeway.loader.structure import SCALARS, ArrayLeaf, MappingNode, Node, fields, is_in_order
 
 _ALIGNMENT = 64
 
@@ -25,7 +25,8 @@ class Layout:
         self._is_array = isinstance(node, ArrayLeaf)
         self._runs: list[_Run] = []
         self.nbytes = 0
-        for leaf, alike in itertools.groupby(leaves(node)):
+        leaves = [leaf for _, leaf in fields(node)]
+        for leaf, alike in itertools.groupby(leaves):
             shape = leaf.shape if rows is None else (rows, *leaf.shape)
             size = math.prod(shape) * leaf.dtype.itemsize
             step = -(-size // _ALIGNMENT) * _ALIGNMENT
@@ -63,6 +64,23 @@ class Layout:
                 return
         self.node.flatten(sample, arrays, others)
 
+    def is_in_order(self, sample: Any) -> bool:
+        """Whether a sample has its keys in the order that the batch has them in."""
+        if self._keys is not None:
+            return tuple(sample) == self._keys
+        return self._is_array or is_in_order(self.node, sample)
+
+    def too_large(self, values: list[Any]) -> OverflowError:
+        """The error for a sample with a number that its row can't hold."""
+        for (way, leaf), value in zip(fields(self.node), values, strict=True):
+            if type(value) is int and leaf.dtype.kind == "i" and not _fits(value, leaf.dtype):
+                what = f"field {way}" if way else "the sample"
+                return OverflowError(
+                    f"{what} is {value}, and a batch holds numbers like it as {leaf.dtype}: make "
+                    "it a float or a string in the dataset, or pass a collate function of your own"
+                )
+        return OverflowError("a number of the sample is too large for its row of the batch")
+
     def batch(self, memory: Any, others: list[Any]) -> Any:
         """The batch: the structure with arrays over this memory, and these lists, in it."""
         arrays = self.arrays(memory, View)
@@ -92,6 +110,11 @@ def put(blocks: list[Block], place: int, values: list[Any]) -> None:
         else:
             array[place] = values[at]
             at += 1
+
+
+def _fits(number: int, dtype: "np.dtype[Any]") -> bool:
+    info = np.iinfo(dtype)
+    return int(info.min) <= number <= int(info.max)
 
 
 class _Run(NamedTuple):

@@ -8,7 +8,7 @@ are dicts, lists, tuples, named tuples and dataclasses, and keep their types.
 import copy
 import dataclasses
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,13 +26,17 @@ SCALARS: dict[type, np.dtype[Any]] = {
 """The numbers that Python has, and their dtypes."""
 
 
+ALIKE = 'make them alike in the dataset, or pass collate="list" or a function of your own'
+AN_ARRAY = "make it an array in the dataset, or pass a collate function of your own"
+
+
 class Misfit(Invalid):
     """Raised for a sample that doesn't have the structure of the others in its batch."""
 
-    def __init__(self, expected: str, found: str) -> None:
-        super().__init__(expected, found)
+    def __init__(self, expected: str, found: str, remedy: str = ALIKE) -> None:
+        super().__init__(expected, found, remedy)
         self.path: list[object] = []
-        self.expected, self.found = expected, found
+        self.expected, self.found, self.remedy = expected, found, remedy
 
     @property
     def field(self) -> str:
@@ -43,7 +47,7 @@ class Misfit(Invalid):
         what = f"field {self.field}" if self.path else "the sample"
         return (
             f"{what} is {self.found}, where the first sample of its batch has {self.expected}: "
-            'make them alike in the dataset, or pass collate="list" or a function of your own'
+            f"{self.remedy}"
         )
 
 
@@ -111,21 +115,24 @@ class MappingNode(NamedTuple):
 
     def flatten(self, value: Any, arrays: list[Any], others: list[Any]) -> None:
         """Appends the leaves, key by key."""
-        if type(value) is not type(self.empty):
-            raise Misfit(type(self.empty).__name__, _kind(value))
-        if len(value) != len(self.children):
-            raise Misfit(f"keys {list(self.children)}", f"a {_kind(value)} with keys {list(value)}")
-        for key, child in self.children.items():
-            try:
-                item = value[key]
-            except KeyError:
-                found = f"a {_kind(value)} with keys {list(value)}"
-                raise Misfit(f"keys {list(self.children)}", found) from None
+        pairs = zip(self.children.items(), self.items(value), strict=True)
+        for (key, child), item in pairs:
             try:
                 child.flatten(item, arrays, others)
             except Misfit as misfit:
                 misfit.path.append(key)
                 raise
+
+    def items(self, value: Any) -> list[Any]:
+        """What a mapping of this type has under these keys; raises `Misfit` for others."""
+        if type(value) is not type(self.empty):
+            raise Misfit(type(self.empty).__name__, _kind(value))
+        try:
+            if len(value) == len(self.children):
+                return [value[key] for key in self.children]
+        except KeyError:
+            pass
+        raise Misfit(f"keys {list(self.children)}", f"a {_kind(value)} with keys {list(value)}")
 
     def build(self, arrays: Any, others: Any) -> Any:
         """The mapping of what the children build."""
@@ -145,17 +152,22 @@ class SequenceNode(NamedTuple):
 
     def flatten(self, value: Any, arrays: list[Any], others: list[Any]) -> None:
         """Appends the leaves, item by item."""
-        items: Any = value
-        if type(value) is not self.kind or len(items) != len(self.children):
-            size = f"{self.kind.__name__} of length {len(self.children)}"
-            length = f" of length {len(items)}" if isinstance(value, list | tuple) else ""
-            raise Misfit(size, _kind(value) + length)
-        for number, (child, item) in enumerate(zip(self.children, items, strict=True)):
+        for number, (child, item) in enumerate(zip(self.children, self.items(value), strict=True)):
             try:
                 child.flatten(item, arrays, others)
             except Misfit as misfit:
                 misfit.path.append(number)
                 raise
+
+    def items(self, value: Any) -> Sequence[Any]:
+        """A sequence of this type and length, else raises `Misfit`."""
+        sequence: Any = value
+        if type(value) is self.kind and len(sequence) == len(self.children):
+            return sequence  # type: ignore[no-any-return]
+        size = f"{self.kind.__name__} of length {len(self.children)}"
+        if not isinstance(value, list | tuple):
+            raise Misfit(size, _kind(value))
+        raise Misfit(size, f"{_kind(value)} of length {len(value)}", AN_ARRAY)
 
     def build(self, arrays: Any, others: Any) -> Any:
         """The sequence of what the children build."""
@@ -174,14 +186,19 @@ class DataclassNode(NamedTuple):
 
     def flatten(self, value: Any, arrays: list[Any], others: list[Any]) -> None:
         """Appends the leaves, field by field."""
-        if type(value) is not self.kind:
-            raise Misfit(self.kind.__name__, _kind(value))
-        for name, child in self.children.items():
+        pairs = zip(self.children.items(), self.items(value), strict=True)
+        for (name, child), item in pairs:
             try:
-                child.flatten(getattr(value, name), arrays, others)
+                child.flatten(item, arrays, others)
             except Misfit as misfit:
                 misfit.path.append(name)
                 raise
+
+    def items(self, value: Any) -> list[Any]:
+        """The fields of an instance of this class; raises `Misfit` for others."""
+        if type(value) is not self.kind:
+            raise Misfit(self.kind.__name__, _kind(value))
+        return [getattr(value, name) for name in self.children]
 
     def build(self, arrays: Any, others: Any) -> Any:
         """An instance with what the children build; `__init__` isn't called."""
@@ -198,13 +215,15 @@ def structure(sample: Any) -> Node:
     """The structure of a sample."""
     if sample is None:
         return NoneLeaf()
+    kind = type(sample)
+    if kind in SCALARS:
+        return ArrayLeaf((), SCALARS[kind])
     array = as_array(sample)
     if array is not None:
         return ArrayLeaf(array.shape, array.dtype)
-    kind = type(sample)
     if isinstance(sample, MutableMapping):
-        children = {key: structure(item) for key, item in sample.items()}
-        return MappingNode({} if kind is dict else _emptied(sample), children)
+        items = {key: structure(item) for key, item in sample.items()}
+        return MappingNode({} if kind is dict else _emptied(sample), items)
     if isinstance(sample, list | tuple):
         return SequenceNode(kind, tuple(structure(item) for item in sample))
     if dataclasses.is_dataclass(sample) and not isinstance(sample, type):
@@ -213,24 +232,37 @@ def structure(sample: Any) -> Node:
     return OtherLeaf(_kind(sample))
 
 
-def leaves(node: Node) -> list[ArrayLeaf]:
-    """The arrays of a structure, in the order of `flatten`."""
+def children(node: Node) -> Iterable[tuple[Any, Node]]:
+    """What is below a node, by name or number."""
+    if isinstance(node, MappingNode | DataclassNode):
+        return node.children.items()
+    return enumerate(node.children) if isinstance(node, SequenceNode) else ()
+
+
+def fields(node: Node) -> list[tuple[str, ArrayLeaf]]:
+    """The arrays of a structure and the ways to them, in the order of `flatten`."""
     if isinstance(node, ArrayLeaf):
-        return [node]
-    if isinstance(node, OtherLeaf | NoneLeaf):
-        return []
-    children = node.children
-    inner = children.values() if isinstance(children, dict) else children
-    return [leaf for child in inner for leaf in leaves(child)]
+        return [("", node)]
+    return [
+        (f"[{name!r}]{way}", leaf) for name, child in children(node) for way, leaf in fields(child)
+    ]
 
 
 def holds_only_arrays(node: Node | None) -> bool:
     """Whether a structure has no leaves but arrays and None."""
     if node is None or isinstance(node, OtherLeaf):
         return False
-    children = getattr(node, "children", ())
-    inner = children.values() if isinstance(children, dict) else children
-    return all(holds_only_arrays(child) for child in inner)
+    return all(holds_only_arrays(child) for _, child in children(node))
+
+
+def is_in_order(node: Node, sample: Any) -> bool:
+    """Whether the mappings of a sample that fits have their keys in the structure's order."""
+    if isinstance(node, ArrayLeaf | OtherLeaf | NoneLeaf):
+        return True
+    if isinstance(node, MappingNode) and list(sample) != list(node.children):
+        return False
+    pairs = zip(children(node), node.items(sample), strict=True)
+    return all(is_in_order(child, item) for (_, child), item in pairs)
 
 
 def as_array(value: Any) -> AnyArray | None:

@@ -46,6 +46,25 @@ def test_the_stream_is_the_same_when_workers_die(loader, tmp_path):
     assert flat(loader(data, batch_size=8, workers=2, retries=3)) == quiet
 
 
+class Names:
+    """Iterates a set, whose order differs from process to process, as hashes do."""
+
+    def __iter__(self):
+        return iter({f"name {number}" for number in range(50)})
+
+
+def test_each_item_of_a_set_comes_once(loader, method):
+    batches = loader(Names(), 3, 3, start_method=method)
+    names = [name for batch in batches for name in batch]
+    assert sorted(names) == sorted(Names())
+    assert names == [name for batch in batches for name in batch]
+
+
+def test_a_set_is_no_dataset(loader):
+    with pytest.raises(TypeError, match="a set has none: pass a list of its items"):
+        loader({"a", "b"})
+
+
 @pytest.mark.parametrize("taken", [0, 1, 5, 13])
 def test_a_stream_goes_on_where_it_was(loader, taken):
     first = loader(Stream(100), batch_size=8, workers=2)

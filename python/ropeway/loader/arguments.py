@@ -88,6 +88,11 @@ def method(name: str | None) -> str:
 
 def is_iterable(dataset: Any) -> bool:
     """Whether a dataset is read by iterating; raises TypeError if it can't be read at all."""
+    if isinstance(dataset, set | frozenset):
+        raise TypeError(
+            f"a dataset has an order that other processes find again, and a "
+            f"{type(dataset).__name__} has none: pass a list of its items, sorted"
+        )
     torch = sys.modules.get("torch.utils.data")
     if torch is not None and isinstance(dataset, torch.IterableDataset):
         return True

@@ -16,6 +16,7 @@ from ropeway._errors import WorkerError
 from ropeway.loader import life, zygote
 from ropeway.loader.roster import Duty
 from ropeway.loader.stats import WorkerEnding
+from ropeway.loader.surroundings import equal_hashes
 from ropeway.loader.worker import Task, serve
 
 _HOPELESS = 10
@@ -163,7 +164,7 @@ class _Process:
             target=_serve, args=(number, reader, task), name=f"ropeway-worker-{number}"
         )
         try:
-            with _interrupts.held(context), _without_missing_file():
+            with _interrupts.held(context), _without_missing_file(), equal_hashes():
                 self._process.start()
         except BaseException:
             self._life.close()

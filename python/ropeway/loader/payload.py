@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ropeway._arrays as arrays
-from ropeway.loader import zygote
+from ropeway.loader.surroundings import folder
 
 _IMPORTABLE = "Define both at the top level of a module, or install cloudpickle"
 _OPENED_LATER = "Open files, locks and connections in the worker, when a sample is first asked for"
@@ -73,8 +73,8 @@ def main_module() -> dict[str, Any] | None:
     if spec is not None and spec.name.rpartition(".")[2] == "__main__":
         return None
     where: dict[str, Any] = {"sys_path": list(sys.path), "sys_argv": sys.argv}
-    if (folder := zygote.folder()) is not None:
-        where["dir"] = folder
+    if (here := folder()) is not None:
+        where["dir"] = here
     if spec is not None:
         return {**where, "init_main_from_name": spec.name}
     path = getattr(main, "__file__", None)

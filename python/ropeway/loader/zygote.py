@@ -21,13 +21,13 @@ from typing import Any, BinaryIO
 
 from ropeway import _interrupts
 from ropeway.loader import life
+from ropeway.loader.surroundings import Surroundings, of_a_zygote
 
 _MESSAGE = 1 << 20
 _SHORT = 64 << 10
 """Bytes of a request that go through the socket; longer ones go by a file in memory."""
 _TOLD = 20_000
 """Characters of an error that are told, from its end: more than that don't help."""
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _PROGRAM = """
 import sys
 sys.path[:] = sys.argv.pop().split(":")
@@ -66,10 +66,14 @@ class Zygote:
         self._reports: dict[int, int] = {}
         self._serials = itertools.count()
         self._prepared: Any = None
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._life = life.Life()
-        with theirs:
-            self._process = _start(theirs.fileno(), self._life.reader)
+        with contextlib.ExitStack() as opened:
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.callback(self._socket.close)
+            with theirs:
+                self._life = life.Life()
+                opened.callback(self._life.close)
+                self._process = _start(theirs.fileno(), self._life.reader)
+            opened.pop_all()
         self._life.given()
         resources = self._socket, self._process, self._life
         self._finalizer: Any = util.Finalize(self, _end, resources, exitpriority=10)
@@ -77,7 +81,7 @@ class Zygote:
     def prepare(self, modules: tuple[str, ...], main: dict[str, Any] | None) -> None:
         """Imports modules, and the main module if workers need it; raises its error as text."""
         with self._lock:
-            self._send(("import", modules, sys.path))
+            self._send(("import", modules, sys.path, Surroundings.now()))
             if main is None or main == self._prepared:
                 return
             serial = next(self._serials)
@@ -94,8 +98,7 @@ class Zygote:
         """Forks a worker; returns its process id."""
         with self._lock:
             serial = next(self._serials)  # an answer may be left over from an interrupted call
-            where = dict(os.environ), folder()
-            self._send(("start", serial, number, task, *where), reader)
+            self._send(("start", serial, number, task, Surroundings.now()), reader)
             pid: int = self._answer("started", serial)
             self._reports.pop(pid, None)  # of one that had this id before
             return pid
@@ -152,14 +155,6 @@ class Zygote:
         return report
 
 
-def folder() -> str | None:
-    """The current folder; None if it has been removed."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return None
-
-
 def _let_go() -> None:
     """Frees the lock in a forked child: who held it, to start a zygote, isn't there."""
     Zygote._starting = threading.Lock()
@@ -177,9 +172,6 @@ def _file(data: bytes) -> BinaryIO:
 
 
 def _start(descriptor: int, reader: int) -> "subprocess.Popen[bytes]":
-    environment = dict(os.environ)
-    for name in _THREADS:
-        environment.setdefault(name, "1")
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     program = _PROGRAM.format(descriptor, reader)
     with _interrupts.held():
@@ -187,7 +179,7 @@ def _start(descriptor: int, reader: int) -> "subprocess.Popen[bytes]":
             [sys.executable, *flags, "-c", program, ":".join(sys.path)],
             pass_fds=[descriptor, reader],
             stdin=subprocess.DEVNULL,
-            env=environment,
+            env=of_a_zygote(),
         )
 
 
@@ -248,18 +240,16 @@ class _Server:
                 file.seek(0)
                 request = pickle.load(file)
         match request:
-            case ("import", modules, path):
+            case ("import", modules, path, surroundings):
+                surroundings.take_on()
                 sys.path[:] = path
                 _import(modules)
             case ("prepare", serial, main):
                 self._socket.send(pickle.dumps(("prepared", serial, _prepare(main))))
-            case ("start", serial, number, task, environment, folder):
+            case ("start", serial, number, task, surroundings):
+                surroundings.take_on()
                 pid = os.fork()
                 if pid == 0:
-                    os.environ.update(environment)
-                    if folder is not None:
-                        with contextlib.suppress(OSError):
-                            os.chdir(folder)
                     self._become_worker(number, given[0], task)
                 os.close(given[0])
                 self._socket.send(pickle.dumps(("started", serial, pid)))

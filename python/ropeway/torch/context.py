@@ -22,6 +22,7 @@ from ropeway.loader import life
 from ropeway.loader.failure import samples
 from ropeway.loader.roster import Roster
 from ropeway.loader.stats import WorkerEnding
+from ropeway.loader.surroundings import equal_hashes
 from ropeway.torch import parcel, task, worker
 from ropeway.torch.chance import Notes
 from ropeway.torch.spare import Spare
@@ -313,7 +314,7 @@ class Worker:
                 target=worker.serve, args=(life.Reader(held.reader), job)
             )
             process.daemon = True
-            with _interrupts.held(context.base):
+            with _interrupts.held(context.base), equal_hashes():
                 process.start()
         except BaseException as error:
             held.close()

@@ -1,6 +1,7 @@
 """A loader's life: what it holds, what it plans ahead, who may use it."""
 
 import contextlib
+import copy
 import gc
 import itertools
 import os
@@ -8,6 +9,7 @@ import pickle
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -278,17 +280,60 @@ def test_threads_may_share_a_loader(loader):
     assert found == [list(range(40))] * 240
 
 
-def test_workers_have_the_environment_and_the_folder_of_now(loader, tmp_path, monkeypatch):
+def test_workers_find_what_is_around_the_program_now(loader, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROPEWAY_BEFORE", "then")
     held = loader(Numbers(4), 4, 1)  # the zygote runs from here on
     next(iter(held))
+    monkeypatch.delenv("ROPEWAY_BEFORE")
     monkeypatch.setenv("ROPEWAY_TEST", "now")
     monkeypatch.chdir(tmp_path)
-    (batch,) = loader(Made(1, where), 1, 1)
-    assert batch == {"folder": [str(tmp_path)], "variable": ["now"]}
+    monkeypatch.setattr("sys.argv", ["a", "b"])
+    before = os.umask(0o027)
+    try:
+        (batch,) = loader(Made(1, around), None, 1)
+    finally:
+        os.umask(before)
+    assert batch == {
+        "folder": str(tmp_path),
+        "variables": (None, "now", None),
+        "arguments": ["a", "b"],
+        "umask": 0o027,
+    }
 
 
-def where(_):
-    return {"folder": os.getcwd(), "variable": os.environ.get("ROPEWAY_TEST")}
+def around(_):
+    names = "ROPEWAY_BEFORE", "ROPEWAY_TEST", "PYTHONHASHSEED"
+    umask = os.umask(0)
+    return {
+        "folder": os.getcwd(),
+        "variables": tuple(map(os.environ.get, names)),
+        "arguments": sys.argv,
+        "umask": umask,
+    }
+
+
+def test_a_dataset_that_has_grown_is_read_to_its_new_end(loader, method):
+    items = list(range(4))
+    batches = loader(items, 2, 1, start_method=method)
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3]]
+    items.append(4)
+    assert len(batches) == 3
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4]]
+
+
+def test_an_iterator_that_is_copied_names_what_can_be(loader):
+    iterator = iter(loader(Numbers(8), 4, 1))
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="pickle the loader"):
+            copied(iterator)
+
+
+def test_no_socket_is_left_where_a_zygote_can_t_start(monkeypatch, recwarn):
+    monkeypatch.setattr("sys.executable", "/nonexistent")
+    with pytest.raises(FileNotFoundError):
+        Zygote()
+    gc.collect()
+    assert not recwarn.list
 
 
 def test_workers_have_a_large_environment_too(loader, monkeypatch):

@@ -172,6 +172,12 @@ class Epoch:
     def __next__(self) -> Any:
         return self._loader._next(self)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an iterator of a loader can't be pickled or copied; pickle the loader: the copy goes "
+            "on where its latest iterator is"
+        )
+
     def next(self, ordered: bool, timeout: float | None) -> Any:
         """The next arrival that is to be handed out; StopIteration at the end."""
         if not self._engine.is_here():

@@ -21,6 +21,7 @@ Collate = Callable[[list[Any]], Any] | Literal["list"] | None
 """What makes a batch of samples."""
 
 _MOST_RETRIES = 6
+_MOST_WORKERS = 1024
 _AHEAD = 16
 """How many times as many batches are made ahead if they take no time: so workers rarely sleep."""
 
@@ -39,6 +40,10 @@ class Loader:
     `__getitem__` before, to see what samples look like. `set_epoch(epoch)`, where there is one, is
     called in each worker. Random numbers (`random`, `numpy.random`, torch's, `worker_info().rng`)
     depend on seed, epoch and key of a sample alone.
+
+    Workers have the dataset as it was when they started; they start again with an epoch for which
+    its length has changed, and after `close`. What an iterable dataset gives is to be the same each
+    time, as far as a state is to be gone on with.
 
     A worker that dies is replaced, and what it was doing is done again. Workers keep up to 64 MiB
     that samples have freed, unless the environment has a say in that (`MALLOC_TRIM_THRESHOLD_`).
@@ -95,7 +100,7 @@ class Loader:
         Raises TypeError and ValueError for arguments that can't be.
         """
         self.dataset = dataset
-        self.workers = arguments.count("workers", workers, 0)
+        self.workers = arguments.count("workers", workers, 0, _MOST_WORKERS)
         self.batch_size = (
             None if batch_size is None else arguments.count("batch_size", batch_size, 1)
         )
@@ -126,6 +131,7 @@ class Loader:
         if self._owner != os.getpid():
             self._begin()  # a forked child works on its own
         with self._beginning:
+            self._follow_length()
             engine = self._started()
             self._meter.start()
             position, self._position = self._position, {}
@@ -141,8 +147,8 @@ class Loader:
 
     def __len__(self) -> int:
         """The number of batches of an epoch."""
-        if self._order is not None:
-            return len(self._order)
+        if not self._iterable:
+            return len(self._make_order())
         try:
             samples = len(self.dataset)
         except TypeError:
@@ -317,6 +323,13 @@ class Loader:
         self._latest = _nothing
         self._habitual = False
         self._meter = stats.Meter()
+
+    def _follow_length(self) -> None:
+        """Starts over if the dataset's length has changed: the workers know it as it was."""
+        order = self._order
+        if isinstance(order, IndexOrder) and order.length != len(self.dataset):
+            self.close()
+            self._order = self._make_order()
 
     def _started(self) -> Any:
         if self._engine is None or self._engine.closed:

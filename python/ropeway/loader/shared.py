@@ -386,6 +386,8 @@ class Shared(Numbers):
         if layout is None or pickled != known:  # as a rule, it's that of the last batch
             layout = self._layouts.get(pickled)
             if layout is None:
+                if len(self._layouts) > 64:
+                    self._layouts.clear()
                 layout = self._layouts[pickled] = pickle.loads(pickled)
             self._latest_layout = pickled, layout
         return layout

@@ -181,6 +181,27 @@ def test_a_program_ends_quietly_with_a_loader_in_a_daemon_thread(program, method
     assert gone(process.pid)
 
 
+STARTING = """
+    import threading
+
+    def run():
+        while True:
+            with rw.Loader(Slow(8, 0), 4, 2, start_method=method) as own:
+                list(own)
+
+    threading.Thread(target=run, daemon=True).start()
+    time.sleep({seconds})
+""".strip()
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.3, 0.6])
+def test_a_program_ends_quietly_while_a_daemon_thread_starts_workers(program, method, seconds):
+    process = program(method, then=STARTING.format(seconds=seconds))
+    out, errors = process.communicate(timeout=WATCHDOG)
+    assert (process.returncode, out, errors) == (0, b"", b"")
+    assert gone(process.pid)
+
+
 FORKED = """
     if os.fork() == 0:
         own = [int(n) for b in rw.Loader(Slow(16, 0), 4, 2) for n in b["number"]]

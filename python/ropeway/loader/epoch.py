@@ -3,12 +3,11 @@
 import collections
 import itertools
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from multiprocessing import util
 from typing import Any, Protocol
 
 from ropeway._errors import Closed, RopewayError
+from ropeway._exit import end_daemon
 from ropeway.loader.engine import Engine, out_of_slots
 from ropeway.loader.order import Keys, Order
 from ropeway.loader.record import Kind, Plan
@@ -170,7 +169,11 @@ class Epoch:
         return self
 
     def __next__(self) -> Any:
-        return self._loader._next(self)
+        try:
+            return self._loader._next(self)
+        except Exception:
+            end_daemon()
+            raise
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -203,8 +206,6 @@ class Epoch:
                 if self.course.arrived(plan, kind):
                     return arrival
         except Closed:
-            if util.is_exiting() and threading.current_thread().daemon:
-                raise SystemExit from None  # ends the thread quietly, as the program ends
             if self._engine.closed and self._closed is not None:
                 raise Closed(self._closed) from None  # by another thread, during the wait
             raise

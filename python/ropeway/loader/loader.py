@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, Literal, Self
 
+from ropeway._exit import quiet_for_daemons
 from ropeway.loader import arguments, crew, stats, zygote
 from ropeway.loader.engine import Work, out_of_memory
 from ropeway.loader.epoch import Epoch, KeyCourse, Position, StreamCourse
@@ -66,6 +67,7 @@ class Loader:
     """Whether an epoch has been read to its end."""
     _bar: Any
 
+    @quiet_for_daemons
     def __init__(
         self,
         dataset: Any,
@@ -126,6 +128,7 @@ class Loader:
 
     # ---- iterating --------------------------------------------------------------------------
 
+    @quiet_for_daemons
     def __iter__(self) -> Epoch:
         """Begins the next epoch, or goes on with the one of a state that was loaded."""
         if self._owner != os.getpid():
@@ -162,6 +165,7 @@ class Loader:
         self._position = {}
         self._course = None
 
+    @quiet_for_daemons
     def close(self) -> None:
         """Ends the workers; batches that were handed out stay. A new iterator starts new ones."""
         engine, self._engine = self._engine, None

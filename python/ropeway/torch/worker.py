@@ -296,15 +296,27 @@ def _nothing() -> None:
 
 def _sendable(wrapper: Any) -> Any:
     """Makes the parent raise a RuntimeError for what it can't raise, or what can't get there."""
-    kind = wrapper.exc_type
-    try:
-        if issubclass(kind, Exception):
-            parcel.pack(wrapper, Berth())
-            return wrapper
-    except Exception:
-        pass
-    wrapper.exc_type = _Unraisable(kind.__name__)
+    if not _travels(wrapper):
+        wrapper.exc_type = _Unraisable(wrapper.exc_type.__name__)
     return wrapper
+
+
+def _travels(wrapper: Any) -> bool:
+    """Whether the parent will raise what this wraps, or torch's RuntimeError in its place."""
+    kind = wrapper.exc_type
+    if not issubclass(kind, Exception):
+        return False
+    try:
+        parcel.pack(wrapper, Berth())
+    except Exception:
+        return False
+    try:
+        wrapper.reraise()
+    except (kind, RuntimeError):
+        return True
+    except Exception:  # of a type that takes no `message` though it has one
+        return False
+    return False
 
 
 class _Unraisable:

@@ -93,7 +93,8 @@ pub enum Kind {
 }
 
 /// Points that a process passes that makes, opens and drops small arrays.
-const OF_ARRAYS: [&str; 15] = [
+const OF_ARRAYS: [&str; 16] = [
+    "store",
     "join.before",
     "join.after",
     "claim.before",
@@ -266,7 +267,11 @@ impl Plan {
         let group = name.split('.').next().unwrap_or(name);
         let often = !matches!(group, "join" | "leave" | "depart" | "close" | "sweep" | "bury" | "loss");
         let at = move |chance: &mut Chance| {
-            let passage = if often && !chance.one_in(4) { chance.within(1, 24) } else { 1 };
+            let passage = match name {
+                "store" => chance.within(1, 300),
+                _ if often && !chance.one_in(4) => chance.within(1, 24),
+                _ => 1,
+            };
             Fate::Point(format!("{name}:{passage}"))
         };
         let claims = |chance: &mut Chance| Fate::Point(format!("claim.after:{}", lease(chance)));

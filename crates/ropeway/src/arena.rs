@@ -1,10 +1,9 @@
 //! Memory for ad-hoc arrays, shared by a tree of processes.
 //!
 //! An arena is a control and a data segment like a pool's, but a slot holds one array and is held by
-//! a *set* of members: each marks the slot with a tag of its own, which only it or a sweep clears.
-//! Whoever clears the last tag frees the slot, by the same moves as a pool's slots: `live` is idle
-//! at stage 1, *freeing* is held at stage 1, *free* is idle at stage 0. A handle names slot and
-//! serial number; an array that was pickled and not yet opened anywhere is kept until it is.
+//! a *set* of members (`marks.rs`). It moves as a pool's slots do: *free* is idle at stage 0, *live* idle
+//! at stage 1. A handle names slot and serial number; an array that was pickled and not yet opened
+//! anywhere is kept until it is.
 //!
 //! All that a process does to an arena's marks happens under one lock of that process.
 
@@ -28,15 +27,15 @@ use crate::error::{Error, Result};
 use crate::extents::Cursor;
 use crate::guard;
 use crate::handle::{Handle, Route};
-use crate::layout::{ARENA_END, CLAIMED, PICKLED, mark};
+use crate::layout::ARENA_END;
+use crate::marks::{CLAIMED, LIVE, Marks};
 use crate::memory::Asking;
 use crate::sweep::Tenancy;
-use crate::sync::{crash_point, fence};
-use crate::word::{Move, State};
+use crate::sync::crash_point;
+use crate::word::Move;
 
 /// Nothing is published to the first stage, so its tickets number the arrays.
 const FREE: usize = 0;
-const LIVE: usize = 1;
 /// Fresh memory for an array below this size costs little.
 const SMALL: u64 = 64 << 10;
 /// Arrays begin at a multiple of this.
@@ -115,48 +114,18 @@ impl Arena {
     // ---- marking ------------------------------------------------------------------------------
 
     fn set_mark(&self, slot: usize) {
-        self.at.board.0.tag(self.me, slot).store(mark(self.tenancy), Release);
-        crash_point!("mark.after");
-        fence(SeqCst);
+        self.at.board.set_mark(self.me, self.tenancy, slot);
     }
 
+    /// Lets go of a slot for this process, and frees it if nobody else has it.
     fn clear_mark(&self, slot: usize) {
-        self.at.board.0.tag(self.me, slot).store(0, Release);
-        crash_point!("unmark.after");
-        // Of two who let go at once, one must see that the other has: it frees the slot.
-        fence(SeqCst);
+        self.at.board.clear_mark(self.me, slot);
+        self.try_free(slot);
     }
 
-    fn is_marked(&self, slot: usize) -> bool {
-        let control = &self.at.board.0;
-        (0..control.members()).any(|k| control.tag(k, slot).load(Acquire) != 0)
-    }
-
-    /// True for an array that waits to be opened for the first time.
-    fn is_awaited(&self, slot: usize) -> bool {
-        self.at.board.0.record(slot).passed.load(Acquire) & (PICKLED | CLAIMED) == PICKLED
-    }
-
-    /// Frees a live slot that nobody marks and nobody awaits.
     fn try_free(&self, slot: usize) {
-        let board = &self.at.board;
-        loop {
-            let word = board.0.slot(slot).load();
-            if !word.is_idle_at(LIVE) || self.is_awaited(slot) || self.is_marked(slot) {
-                return;
-            }
-            let mv = Move::Take { me: self.me, stage: LIVE, write: true };
-            let Some(freeing) = board.claim(slot, word, mv) else { continue };
-            fence(SeqCst);
-            if self.is_marked(slot) || self.is_awaited(slot) {
-                // Somebody has opened it in between, or has turned it back already.
-                board.move_on(freeing, Move::PutBack { me: self.me });
-                continue;
-            }
-            if board.move_on(freeing, Move::Release { me: self.me }) {
-                self.trim(slot);
-                return;
-            }
+        if self.at.board.free_unmarked(self.me, slot) {
+            self.trim(slot);
         }
     }
 
@@ -302,7 +271,6 @@ impl Arena {
                 Ok(window) => Arc::new(window),
                 Err(e) => {
                     self.clear_mark(slot);
-                    self.try_free(slot);
                     return Err(e);
                 }
             },
@@ -356,27 +324,13 @@ impl Arena {
         self.sweep(false);
         let count = open.counts.get(&slot).copied().unwrap_or(0);
         self.set_mark(slot);
-        let record = board.0.record(slot);
-        let is_live = loop {
-            let word = board.0.slot(slot).load();
-            match (word.state(), word.stage()) {
-                (Some(State::Idle), LIVE) => break record.serial.load(Acquire) == serial,
-                (Some(State::HeldWrite), LIVE) => {
-                    // Being freed: turn it back. The freer finds out when its own move fails.
-                    let Some(freer) = word.owner() else { break false };
-                    board.claim(slot, word, Move::Sweep { owner: freer, clean: false });
-                }
-                _ => break false,
-            }
-        };
-        let found = if is_live { self.find(slot, serial) } else { Err(gone()) };
+        let found = if board.is_live(slot, serial) { self.find(slot, serial) } else { Err(gone()) };
         let (offset, len) = found.inspect_err(|_| {
             if count == 0 {
                 self.clear_mark(slot);
-                self.try_free(slot);
             }
         })?;
-        record.passed.fetch_or(CLAIMED, AcqRel);
+        board.0.passed(slot).fetch_or(CLAIMED, AcqRel);
         self.block(&mut open, slot, serial, offset, len as usize, false)
     }
 
@@ -416,7 +370,6 @@ impl Arena {
                 self.guard(slot, &window, false);
             }
             self.clear_mark(slot);
-            self.try_free(slot);
         }
     }
 
@@ -432,7 +385,7 @@ impl Arena {
             let bytes = control.record(slot).bytes.load(Relaxed);
             status.arrays += 1;
             status.bytes = status.bytes.saturating_add(bytes);
-            if self.is_awaited(slot) {
+            if self.at.board.is_awaited(slot) {
                 status.unclaimed += 1;
                 status.unclaimed_bytes = status.unclaimed_bytes.saturating_add(bytes);
             }

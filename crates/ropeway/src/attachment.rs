@@ -155,7 +155,7 @@ impl Attachment {
 
     pub fn open(control: Control, route: Option<Route>) -> Result<Attachment> {
         let data = open_data(&control, route)?;
-        let memory = Memory::open(data, &control.config, !control.has_tags())?;
+        let memory = Memory::open(data, &control.config, !control.has_marks())?;
         let board = Board(control);
         let member = claim_entry(&board, Alive::hold)?;
         Ok(Attachment::join(board, memory, None, member, false))

@@ -15,10 +15,8 @@ use ropeway_sys::process;
 use crate::arena::{Arena, Open};
 use crate::attachment::Attachment;
 use crate::extents::KnownGuard;
-use crate::layout::mark;
 use crate::member::{Membership, claim_entry, introduce};
 use crate::process::Process;
-use crate::sync::fence;
 
 /// A membership that the parent has claimed for a child to be forked, with the arrays marked for it.
 struct Inheritance {
@@ -71,11 +69,10 @@ impl Arena {
         let open = {
             let open = self.lock();
             for &slot in open.counts.keys() {
-                self.at.board.0.tag(member.me, slot).store(mark(member.tenancy), Release);
+                self.at.board.set_mark(member.me, member.tenancy, slot);
             }
             open.clone()
         };
-        fence(SeqCst);
         let known = self.at.memory.lock_known();
         // SAFETY: the guard is dropped before `at`, which keeps the lock (fields drop in order).
         let known = unsafe { std::mem::transmute::<KnownGuard<'_>, KnownGuard<'static>>(known) };

@@ -10,7 +10,7 @@ use ropeway_sys::mapping::Mapping;
 use crate::arena::Arena;
 use crate::error::Result;
 use crate::handle::Handle;
-use crate::layout::PICKLED;
+use crate::marks::{Marks, PICKLED};
 use crate::session::{arena_of, new_session, session};
 use crate::wire::{Reader, Writer, checksum};
 
@@ -53,13 +53,13 @@ impl Block {
 
     /// True once a handle was made.
     pub fn is_pickled(&self) -> bool {
-        self.arena.at.board.0.record(self.slot).passed.load(Acquire) & PICKLED != 0
+        self.arena.at.board.0.passed(self.slot).load(Acquire) & PICKLED != 0
     }
 
     /// What to send to another process. From now on the array is kept until somebody opens it.
     pub fn handle(&self) -> Vec<u8> {
         let arena = self.arena.here();
-        arena.at.board.0.record(self.slot).passed.fetch_or(PICKLED, AcqRel);
+        arena.at.board.0.passed(self.slot).fetch_or(PICKLED, AcqRel);
         let mut w = Writer::default();
         w.number(self.slot as u64).number(self.serial).bytes(&arena.handle().to_bytes());
         let sum = checksum(&w.0);

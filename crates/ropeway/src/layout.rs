@@ -17,8 +17,10 @@ use ropeway_sys::{futex, process};
 use crate::board::{Slot, Store};
 use crate::config::{Config, MAX_SLOTS};
 use crate::error::{Error, Result};
+use crate::marks::{self, Marks};
+use crate::memory::unmapped;
 use crate::sweep::Tenancy;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::word::{MAX_MEMBERS, MAX_STAGES, Rules};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ropeway\0");
@@ -111,11 +113,6 @@ pub(crate) struct Record {
     pub passed: AtomicU64,
 }
 
-/// A handle of the array was made.
-pub(crate) const PICKLED: u64 = 1;
-/// A handle of the array was opened.
-pub(crate) const CLAIMED: u64 = 2;
-
 const CONFIG: usize = 4096;
 const CONFIG_MAX: usize = MEMBERS - CONFIG;
 const MEMBERS: usize = 1 << 18;
@@ -124,11 +121,9 @@ const RECORDS: usize = SLOTS + MAX_SLOTS * size_of::<Slot>();
 /// Length of a pool's control segment.
 pub(crate) const POOL_END: usize = RECORDS + MAX_SLOTS * size_of::<Record>();
 
-/// Length of an arena's control segment: behind all that a pool has, a row of tags for each member.
-pub(crate) const ARENA_END: usize = POOL_END + MAX_MEMBERS.next_power_of_two() * MAX_SLOTS * size_of::<Tag>();
-
-/// A member's mark on an arena slot that it holds: 0, or its folded incarnation.
-pub(crate) type Tag = std::sync::atomic::AtomicU16;
+/// Length of an arena's control segment: behind all that a pool has, a row of marks for each member.
+pub(crate) const ARENA_END: usize =
+    POOL_END + MAX_MEMBERS.next_power_of_two() * MAX_SLOTS * size_of::<AtomicU16>();
 
 const _: () = {
     assert!(size_of::<Header>() <= CONFIG);
@@ -158,7 +153,8 @@ impl Control {
     pub fn create(config: Config, len: usize) -> Result<Control> {
         let refused = || Error::system(format!("{}: can't make its control segment", config.label()));
         let fd = Memfd::create("ropeway-control", len as u64).map_err(refused())?;
-        let map = Mapping::new(&fd, 0, len, Access::ReadWrite).map_err(refused())?;
+        let what = format!("{}: its control segment", config.label());
+        let map = Mapping::new(&fd, 0, len, Access::ReadWrite).map_err(unmapped(what, len as u64))?;
         let bytes = config.write();
         if bytes.len() > CONFIG_MAX {
             return Err(Error::Invalid(format!(
@@ -201,7 +197,8 @@ impl Control {
                 "the pool's control segment: {len} bytes expected, {found} found"
             )));
         }
-        let map = Mapping::new(&fd, 0, len, Access::ReadWrite).map_err(refused())?;
+        let what = "the pool's control segment".to_owned();
+        let map = Mapping::new(&fd, 0, len, Access::ReadWrite).map_err(unmapped(what, found))?;
         let config = read_config(&map)?;
         Ok(Control { fd, map, config, clock_offset: process::clock_offset_ns() })
     }
@@ -240,15 +237,8 @@ impl Control {
     }
 
     /// True for the control segment of an arena.
-    pub fn has_tags(&self) -> bool {
+    pub fn has_marks(&self) -> bool {
         self.map.len() == ARENA_END
-    }
-
-    /// The member's mark on a slot of an arena.
-    pub fn tag(&self, member: usize, slot: usize) -> &Tag {
-        assert!(self.has_tags() && member < MAX_MEMBERS && slot < MAX_SLOTS, "tag {member}, {slot}");
-        // SAFETY: the indices were checked; the tags lie between POOL_END and ARENA_END.
-        unsafe { self.get(POOL_END + (member * MAX_SLOTS + slot) * size_of::<Tag>()) }
     }
 
     /// How many members have died without leaving.
@@ -312,17 +302,8 @@ impl Store for Control {
     }
 
     fn take_back_more(&self, member: usize, tenancy: Tenancy) {
-        if !self.has_tags() {
-            return;
-        }
-        for slot in 0..self.slots() {
-            // From exactly this incarnation's mark: a late sweep must not clear the next owner's.
-            let _ = self.tag(member, slot).compare_exchange(
-                mark(tenancy),
-                0,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
+        if self.has_marks() {
+            marks::take_back(self, member, tenancy);
         }
     }
 
@@ -367,6 +348,22 @@ impl Store for Control {
     }
 }
 
+impl Marks for Control {
+    fn mark(&self, member: usize, slot: usize) -> &AtomicU16 {
+        assert!(self.has_marks() && member < MAX_MEMBERS && slot < MAX_SLOTS, "mark {member}, {slot}");
+        // SAFETY: the indices were checked; the marks lie between POOL_END and ARENA_END.
+        unsafe { self.get(POOL_END + (member * MAX_SLOTS + slot) * size_of::<AtomicU16>()) }
+    }
+
+    fn passed(&self, slot: usize) -> &AtomicU64 {
+        &self.record(slot).passed
+    }
+
+    fn serial(&self, slot: usize) -> &AtomicU64 {
+        &self.record(slot).serial
+    }
+}
+
 /// Copies the configuration once and checks it.
 fn read_config(map: &Mapping) -> Result<Config> {
     let wrong = |what: &str, expected: u64, found: u64| {
@@ -398,11 +395,6 @@ fn read_config(map: &Mapping) -> Result<Config> {
         return wrong("checksum of the configuration", sum, found);
     }
     Config::read(&bytes, header.id())
-}
-
-/// What a member puts into its tags: never 0, different in consecutive incarnations.
-pub(crate) fn mark(tenancy: Tenancy) -> u16 {
-    (tenancy.incarnation() % u64::from(u16::MAX)) as u16 + 1
 }
 
 /// How the header names a pool's creator.

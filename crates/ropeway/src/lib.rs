@@ -6,12 +6,13 @@
 //! hands itself back; what a killed process held is taken back by whoever notices first.
 //!
 //! The layers, each knowing only those above it: `word` (the state of a slot and its moves),
-//! `board`, `sweep` and `wait` (the protocol, apart from the memory that it runs on, so that loom and
+//! `board`, `sweep`, `wait` and `marks` (the protocol, apart from the memory that it runs on, so that loom and
 //! shuttle can run it), `layout` and `memory` (the mapped segments), `attachment` (a process's
 //! membership), `hold`, `contents` and `lease`, `claim`, `pool`.
 #![deny(unsafe_code)]
 
 pub mod board;
+pub mod marks;
 pub mod sweep;
 pub mod sync;
 pub mod wait;

@@ -1,6 +1,7 @@
 #![allow(unsafe_code)]
 //! The bytes of the slots: one sparse data segment, mapped whole once.
 
+use std::io;
 use std::sync::atomic::AtomicU64 as LocalU64;
 use std::sync::{Mutex, OnceLock};
 
@@ -85,7 +86,7 @@ pub(crate) fn segment_len(config: &Config) -> u64 {
     let limits =
         limits::file_size().unwrap_or(u64::MAX).min(limits::address_space().map_or(u64::MAX, |n| n / 4));
     round_up(wish.clamp(1 << 30, most).min(limits), HUGE)
-        .map_or(HUGE, |n| n.min(limits.max(HUGE) & !(HUGE - 1)))
+        .map_or(HUGE, |n| n.min(limits & !(HUGE - 1)).max(HUGE))
 }
 
 impl Memory {
@@ -239,10 +240,17 @@ impl Map {
 }
 
 fn map_whole(fd: &Memfd, len: u64, access: Access, what: &str) -> Result<Mapping> {
-    Mapping::new(fd, 0, len as usize, access).map_err(|e| {
-        let limit = limits::address_space().map_or("no RLIMIT_AS".into(), |n| {
-            format!("RLIMIT_AS is {n}: raise it, or set it before the segment is made")
-        });
-        Error::OutOfMemory(format!("{what}: can't map its data segment of {len} bytes ({limit}): {e}"))
-    })
+    Mapping::new(fd, 0, len as usize, access).map_err(unmapped(format!("{what}: its data segment"), len))
+}
+
+/// Why a segment of `len` bytes can't be mapped.
+pub(crate) fn unmapped(what: String, len: u64) -> impl FnOnce(io::Error) -> Error {
+    move |error| match (error.raw_os_error(), limits::address_space()) {
+        (Some(12), Some(limit)) => Error::OutOfMemory(format!(
+            "{what} can't be mapped: {len} bytes of addresses asked, RLIMIT_AS is {limit} in all: raise it, \
+             or set it before the segment is made"
+        )),
+        (Some(12), None) => Error::OutOfMemory(format!("{what} can't be mapped: {len} bytes asked: {error}")),
+        _ => Error::system(format!("{what} of {len} bytes can't be mapped"))(error),
+    }
 }

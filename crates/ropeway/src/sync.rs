@@ -4,19 +4,20 @@
 //! so that loom and shuttle can put their own in place. Their atomics differ in size from the real
 //! ones; therefore the algorithms take references and only [`crate::layout`] casts bytes.
 
-#[cfg(loom)]
-#[path = "sync/loom.rs"]
-mod modelled;
+#[cfg(any(feature = "crash-points", loom, shuttle))]
+mod deadly;
 
-#[cfg(shuttle)]
-pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(not(any(loom, shuttle)))]
-pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
-pub use {
-    loom::sync::atomic::{Ordering, fence},
-    modelled::{AtomicU32, AtomicU64},
-};
+pub use loom::sync::atomic::{Ordering, fence};
+#[cfg(shuttle)]
+pub use shuttle::sync::atomic::{Ordering, fence};
+#[cfg(not(any(loom, shuttle)))]
+pub use std::sync::atomic::{Ordering, fence};
+
+#[cfg(any(feature = "crash-points", loom, shuttle))]
+pub use deadly::{AtomicU16, AtomicU32, AtomicU64};
+#[cfg(not(any(feature = "crash-points", loom, shuttle)))]
+pub use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// Tells the processor (or the model) that this thread spins.
 pub fn spin_hint() {
@@ -40,6 +41,9 @@ pub fn model_fence() {
 
 /// A named instant before or after a store to shared memory, at which a participant may die.
 ///
+/// Every store has a point before it without being asked (`store`, see `deadly.rs`). The others are for
+/// deaths that are to be aimed, and stand where a system call changes what others see.
+///
 /// Costs nothing in an ordinary build. With the feature `crash-points` the process kills itself
 /// with SIGKILL at the point that `ROPEWAY_CRASH` names (`NAME` or `NAME:N` for the N-th passage).
 /// In a model the installed hook decides (see `crates/ropeway/tests/model`).
@@ -58,7 +62,8 @@ pub mod crash {
     use std::cell::RefCell;
 
     /// Every named point, in the order in which a member's life passes them.
-    pub const POINTS: [&str; 27] = [
+    pub const POINTS: [&str; 28] = [
+        "store",
         "join.before",
         "join.after",
         "claim.before",
@@ -111,6 +116,15 @@ pub mod crash {
     #[cfg(any(loom, shuttle))]
     pub fn install(hook: Option<Hook>) {
         HOOK.with(|h| *h.borrow_mut() = hook);
+    }
+
+    /// Does something that isn't the participant's doing: nobody dies in it.
+    #[cfg(any(loom, shuttle))]
+    pub fn spared<T>(work: impl FnOnce() -> T) -> T {
+        let hook = HOOK.with(|h| h.borrow_mut().take());
+        let done = work();
+        install(hook);
+        done
     }
 
     /// Dies here if the hook says so. Models call it for points of their own.

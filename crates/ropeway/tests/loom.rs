@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use model::arrays::*;
 use model::planted::{Sweep, join_claiming_first};
 use model::scenes::*;
 use model::{Forever, Member, Pool};
@@ -291,4 +292,87 @@ fn planted_entry_claimed_before_its_lock() {
 #[should_panic(expected = "though it was consumed")]
 fn planted_exit_without_a_word() {
     explore("exit without a word", 2, || a_normal_exit(Member::exit_without_a_word));
+}
+
+// ---- arrays -------------------------------------------------------------------------------------
+
+#[test]
+fn an_array_goes_with_the_last_of_two_who_let_go_at_once() {
+    explore("two let go", 3, || two_let_go(Member::let_go));
+}
+
+#[test]
+fn an_array_that_is_opened_isnt_freed() {
+    explore("opening the last", 3, || opening_the_last(Member::open, Member::let_go));
+}
+
+#[test]
+fn an_array_waits_until_it_is_opened() {
+    explore("opening what waits", 3, opening_what_waits);
+}
+
+#[test]
+fn a_holder_of_arrays_may_die_at_any_point() {
+    explore_deaths("holder", 2, a_holder_dies_at);
+}
+
+#[test]
+fn a_sweeper_of_arrays_may_die_at_any_point() {
+    explore_deaths("sweeper of arrays", 2, a_sweeper_of_arrays_dies_at);
+}
+
+#[test]
+fn sweepers_leave_a_newcomers_array_in_peace() {
+    explore("arrays, two sweepers, newcomer", 2, || {
+        sweepers_and_a_newcomer_with_an_array(Member::sweep_arrays);
+    });
+}
+
+#[test]
+fn a_child_keeps_the_array_that_its_dead_parent_has_marked_for_it() {
+    explore("a child's array", 3, || a_childs_array(Member::sweep_arrays));
+}
+
+#[test]
+#[should_panic(expected = "is lost")]
+fn planted_let_go_without_fence() {
+    explore("let go without fence", 3, || two_let_go(Member::let_go_without_fence));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn planted_freed_without_second_look() {
+    explore("freed without second look", 3, || {
+        opening_the_last(Member::open, Member::let_go_without_second_look);
+    });
+}
+
+#[test]
+#[should_panic(expected = "is another by now")]
+fn planted_opened_by_looking_first() {
+    explore("opened by looking first", 3, || {
+        opening_the_last(Member::open_looking_first, Member::let_go);
+    });
+}
+
+#[test]
+#[should_panic(expected = "is another by now")]
+fn planted_opened_whatever_is_there() {
+    explore("opened whatever is there", 3, || {
+        opening_the_last(Member::open_whatever_is_there, Member::let_go);
+    });
+}
+
+#[test]
+#[should_panic(expected = "a newcomer's mark was cleared")]
+fn planted_marks_cleared_by_stores() {
+    explore("marks cleared by stores", 2, || {
+        sweepers_and_a_newcomer_with_an_array(Member::sweep_by_stores);
+    });
+}
+
+#[test]
+#[should_panic(expected = "is lost")]
+fn planted_marks_cleared_without_fence() {
+    explore("marks cleared without fence", 3, || a_childs_array(Member::sweep_without_fence));
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use model::arrays::*;
 use model::planted::Sweep;
 use model::scenes::*;
 use model::{Forever, Member, Pool, Shape, Slices, thread};
@@ -96,6 +97,23 @@ fn small_scenes_of_death() {
     }
     explore_deaths(500, a_dead_newcomer);
     explore(2000, a_sleeper_and_a_sweeper);
+}
+
+#[test]
+fn scenes_of_arrays() {
+    explore(2000, || two_let_go(Member::let_go));
+    explore(2000, || opening_the_last(Member::open, Member::let_go));
+    explore(2000, opening_what_waits);
+    explore(2000, || sweepers_and_a_newcomer_with_an_array(Member::sweep_arrays));
+    explore(2000, || a_childs_array(Member::sweep_arrays));
+    explore_deaths(500, a_holder_dies_at);
+    explore_deaths(500, a_sweeper_of_arrays_dies_at);
+}
+
+#[test]
+#[should_panic(expected = "is another by now")]
+fn planted_freed_without_second_look() {
+    explore(5000, || opening_the_last(Member::open, Member::let_go_without_second_look));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! [`Member`] composes the pieces of [`Board`] as `claim.rs` does.
 #![allow(dead_code)] // each model uses its part
 
+pub mod arrays;
 mod bytes;
 mod ledger;
 mod member;
@@ -28,9 +29,10 @@ use shuttle::sync::{Condvar, Mutex};
 pub use shuttle::thread;
 
 use ropeway::board::{Board, Phase, Slot, Store};
+use ropeway::marks::{self, Marks};
 use ropeway::sweep::Tenancy;
 use ropeway::sync::crash::{self, Died, Hook};
-use ropeway::sync::{AtomicU32, AtomicU64, Ordering};
+use ropeway::sync::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use ropeway::wait::SLICE;
 use ropeway::word::{Rules, State, Word};
 
@@ -52,6 +54,8 @@ pub struct Shape {
     /// Entries for members.
     pub members: usize,
     pub waiting_limit: Option<usize>,
+    /// Whether slots hold arrays, which members mark.
+    pub arrays: bool,
 }
 
 impl Shape {
@@ -65,7 +69,13 @@ impl Shape {
             redeliveries: 3,
             members,
             waiting_limit: None,
+            arrays: false,
         }
+    }
+
+    /// The pool of a session's arrays.
+    pub fn arena(slots: usize, members: usize) -> Shape {
+        Shape { repeatable: 0b10, redeliveries: u8::MAX, arrays: true, ..Shape::new(slots, members) }
     }
 }
 
@@ -89,6 +99,7 @@ pub struct Heap {
     members: Vec<AtomicU64>,
     /// 1 while an address space holds the member's lock.
     locks: Vec<AtomicU32>,
+    arrays: Vec<Array>,
     /// The first incarnation of this member is the creator.
     pub creator: Option<usize>,
     pub ledger: Ledger,
@@ -163,7 +174,11 @@ impl Store for Heap {
         100 + member as u64
     }
 
-    fn take_back_more(&self, _: usize, _: Tenancy) {}
+    fn take_back_more(&self, member: usize, tenancy: Tenancy) {
+        if self.shape.arrays {
+            marks::take_back(self, member, tenancy);
+        }
+    }
 
     fn note_death(&self, member: usize, tenancy: Tenancy) {
         if self.creator == Some(member) && tenancy.incarnation() == 0 {
@@ -207,6 +222,27 @@ impl Store for Heap {
     }
 }
 
+/// What the pool knows of the array in a slot.
+struct Array {
+    marks: Vec<AtomicU16>,
+    passed: AtomicU64,
+    serial: AtomicU64,
+}
+
+impl Marks for Heap {
+    fn mark(&self, member: usize, slot: usize) -> &AtomicU16 {
+        &self.arrays[slot].marks[member]
+    }
+
+    fn passed(&self, slot: usize) -> &AtomicU64 {
+        &self.arrays[slot].passed
+    }
+
+    fn serial(&self, slot: usize) -> &AtomicU64 {
+        &self.arrays[slot].serial
+    }
+}
+
 /// A modelled pool.
 pub struct Pool {
     pub board: Board<Heap>,
@@ -220,6 +256,11 @@ impl Pool {
     /// A pool that is orphaned when the first member with this index dies.
     pub fn with_creator(shape: Shape, creator: Option<usize>) -> Arc<Pool> {
         let word = |index| if index < shape.slots { Word::FREE } else { Word::ABSENT };
+        let array = || Array {
+            marks: (0..shape.members).map(|_| AtomicU16::new(0)).collect(),
+            passed: AtomicU64::new(0),
+            serial: AtomicU64::new(0),
+        };
         let event = || Event { word: AtomicU32::new(0), bed: Mutex::new(()), bell: Condvar::new() };
         let heap = Heap {
             shape,
@@ -232,6 +273,7 @@ impl Pool {
             tickets: (0..=shape.last).map(|_| AtomicU64::new(0)).collect(),
             members: (0..shape.members).map(|_| AtomicU64::new(0)).collect(),
             locks: (0..shape.members).map(|_| AtomicU32::new(0)).collect(),
+            arrays: (0..if shape.arrays { shape.slots } else { 0 }).map(|_| array()).collect(),
             creator,
             ledger: Ledger::new(shape.max_slots),
         };
@@ -252,11 +294,12 @@ impl Pool {
 
     /// Locks a member's byte, if nobody has.
     fn lock(&self, me: usize) -> bool {
-        self.heap().locks[me].compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        let lock = &self.heap().locks[me];
+        crash::spared(|| lock.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok())
     }
 
     fn unlock(&self, me: usize) {
-        self.heap().locks[me].store(0, Ordering::Release);
+        crash::spared(|| self.heap().locks[me].store(0, Ordering::Release));
     }
 
     /// Joins on that entry, if its lock and its word are free: the lock first.

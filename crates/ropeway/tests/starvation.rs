@@ -1,22 +1,20 @@
-//! Without memory, descriptors, system calls or files that others take for granted: clear errors, and
-//! a pool that goes on working.
+//! Without memory, descriptors or files that others take for granted: clear errors, and a pool that goes
+//! on working.
 
 mod peer;
 
 use std::io::Write;
 
+use peer::starving::{grow, limit, play, works};
 use peer::{
     PATIENCE, Peer, bytes, eventually, fork, get, listen, numbers, pool, put, reap, roles, say, skipped,
     words,
 };
-use ropeway::{Block, Error, Options, Pool, Result};
+use ropeway::{Block, Error, Options, Pool};
 
 roles!(
     has_no_descriptors,
     is_in_a_small_group,
-    has_no_memfd,
-    has_no_fallocate,
-    has_no_sockets,
     has_no_network,
     wants_nothing_executable,
     has_no_shm,
@@ -32,49 +30,12 @@ fn text(error: Error) -> String {
     error.to_string()
 }
 
-fn works(pool: &Pool) {
-    put(pool, 5).unwrap();
-    assert_eq!(get(pool).unwrap(), 5);
-}
-
-/// Adds an array to the only slot of a pool, touches all of it, and gives the slot back.
-fn grow(pool: &Pool, len: u64) -> Result<()> {
-    let slot = pool.acquire_timeout(PATIENCE)?;
-    slot.add(bytes("a", len), &mut || true)?;
-    let view = slot.export("a")?.0;
-    // SAFETY: a live view of a held slot.
-    unsafe { view.as_ptr().write_bytes(1, view.len()) };
-    Ok(())
-}
-
-/// Plays a role that says "ready" first, or why it can't be played here; says whether it could.
-fn play(test: &str, role: &str, given: &str) -> bool {
-    let mut peer = Peer::start(role, given);
-    let said = peer.hear();
-    match said.as_str() {
-        "ready" => peer.finish(),
-        why => skipped(test, why),
-    }
-    said == "ready"
-}
-
 // ---- descriptors ----------------------------------------------------------------------------------
 
 #[test]
 fn without_descriptors_pools_go_on_and_new_ones_are_clear_errors() {
     let pool = Pool::create(&numbers(2)).unwrap();
     play("", "has_no_descriptors", &words(&pool));
-}
-
-fn limit(resource: libc::__rlimit_resource_t, soft: u64) -> u64 {
-    // SAFETY: all zeros is a valid `rlimit`, which the first call fills; it outlives both.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        assert_eq!(libc::getrlimit(resource, &mut limit), 0);
-        let before = std::mem::replace(&mut limit.rlim_cur, soft);
-        assert_eq!(libc::setrlimit(resource, &limit), 0);
-        before
-    }
 }
 
 fn has_no_descriptors(given: &str) {
@@ -169,78 +130,7 @@ fn is_in_a_small_group(_: &str) {
     }));
 }
 
-// ---- system calls ---------------------------------------------------------------------------------
-
-/// Lets a system call fail from now on, as filters of containers do, if its first argument is `first`.
-fn forbid(call: libc::c_long, first: Option<u32>, errno: i32) {
-    let op = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let load = |at: u32| op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
-    let unless = |k: u32, skip: u8| op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, skip, k);
-    let end = |k: u32| op(libc::BPF_RET | libc::BPF_K, 0, 0, k);
-    let mut filter = vec![load(0), unless(call as u32, if first.is_some() { 3 } else { 1 })];
-    filter.extend(first.into_iter().flat_map(|first| [load(16), unless(first, 1)]));
-    filter.extend([end(libc::SECCOMP_RET_ERRNO | errno as u32), end(libc::SECCOMP_RET_ALLOW)]);
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program is a valid filter and outlives the calls.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
-}
-
-#[test]
-fn without_memfd_create_a_new_pool_is_a_clear_error_and_others_can_be_used() {
-    let pool = Pool::create(&numbers(2)).unwrap();
-    for errno in [libc::ENOSYS, libc::EPERM] {
-        play("", "has_no_memfd", &format!("{errno} {}", words(&pool)));
-        works(&pool);
-    }
-}
-
-fn has_no_memfd(given: &str) {
-    let (errno, given) = given.split_once(' ').unwrap();
-    forbid(libc::SYS_memfd_create, None, errno.parse().unwrap());
-    say("ready");
-    let why = text(Pool::create(&numbers(1)).map(drop).unwrap_err());
-    assert!(why.contains("memfd_create") && why.contains(&format!("os error {errno}")), "{why}");
-    works(&pool(given));
-}
-
-#[test]
-fn without_fallocate_growing_is_a_clear_error() {
-    play("", "has_no_fallocate", "");
-}
-
-fn has_no_fallocate(_: &str) {
-    let settled = Pool::create(&numbers(1)).unwrap();
-    works(&settled);
-    forbid(libc::SYS_fallocate, None, libc::EPERM);
-    say("ready");
-    let pool = Pool::create(&Options::new(1)).unwrap();
-    for _ in 0..2 {
-        let why = text(grow(&pool, 1000).unwrap_err());
-        assert!(why.contains("can't commit 4096 bytes") && why.contains("os error 1"), "{why}");
-    }
-    works(&settled);
-}
-
-#[test]
-fn without_sockets_only_names_are_missing() {
-    let pool = Pool::create(&numbers(2)).unwrap();
-    play("", "has_no_sockets", &words(&pool));
-}
-
-fn has_no_sockets(given: &str) {
-    forbid(libc::SYS_socket, Some(libc::AF_UNIX as u32), libc::EACCES);
-    say("ready");
-    works(&pool(given));
-    let ours = Pool::create(&numbers(2)).unwrap();
-    let handle = ours.handle().unwrap();
-    reap(fork(|| put(&Pool::attach(&handle).unwrap(), 6).unwrap()));
-    assert_eq!(get(&ours).unwrap(), 6);
-    let why = text(Pool::create(&numbers(1).name("unheard")).map(drop).unwrap_err());
-    assert!(why.contains("the name \"unheard\"") && why.contains("os error 13"), "{why}");
-}
+// ---- networks -------------------------------------------------------------------------------------
 
 #[test]
 fn another_network_namespace_has_names_of_its_own_and_handles_go_through() {

@@ -27,3 +27,11 @@ pub mod names;
 pub mod process;
 
 mod descriptor;
+
+/// Names the system call that was refused, and what it is for.
+pub(crate) fn refused_by<E: Into<std::io::Error>>(call: &str) -> impl FnOnce(E) -> std::io::Error {
+    move |error| {
+        let error = error.into();
+        std::io::Error::new(error.kind(), format!("{call}: {error}"))
+    }
+}

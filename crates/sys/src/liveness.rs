@@ -20,6 +20,7 @@ use rustix::param::page_size;
 
 use crate::fork;
 use crate::memfd::Memfd;
+use crate::refused_by;
 
 /// What `Alive::owner` is while forked children inherit the page.
 const INHERITED: u64 = 0;
@@ -127,7 +128,7 @@ pub fn is_held(control: &Memfd, byte: u64) -> io::Result<bool> {
     // SAFETY: the descriptor is open and `lock` is what this operation reads and writes.
     let done = unsafe { libc::fcntl(control.open()?.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
     if done == -1 {
-        return Err(io::Error::last_os_error());
+        return Err(refused_by("fcntl(F_OFD_GETLK), which tells who lives")(io::Error::last_os_error()));
     }
     Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
@@ -141,7 +142,7 @@ fn set_lock(description: BorrowedFd<'_>, byte: u64) -> io::Result<bool> {
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-        _ => Err(error),
+        _ => Err(refused_by("fcntl(F_OFD_SETLK), by which others see that a process lives")(error)),
     }
 }
 

@@ -19,6 +19,7 @@ use rustix::param::page_size;
 
 use crate::fork;
 use crate::memfd::Memfd;
+use crate::refused_by;
 
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -90,7 +91,9 @@ impl Mapping {
         };
         let ticket = AtomicU64::new(0);
         let mapping = Mapping { start, len, access, ticket };
-        mapping.advise(0, len, Advice::LinuxDontDump)?;
+        mapping
+            .advise(0, len, Advice::LinuxDontDump)
+            .map_err(refused_by("madvise(MADV_DONTDUMP), without which a core dump would fill the memory"))?;
         Ok(mapping)
     }
 
@@ -201,7 +204,8 @@ fn map(
     }
     // SAFETY: a map at a new address disturbs nobody; a `place` that isn't null is `len` bytes
     // that `reserve` has just made for this call.
-    let start = unsafe { mmap(place, len, access.protection(), flags, file, offset)? };
+    let start =
+        unsafe { mmap(place, len, access.protection(), flags, file, offset) }.map_err(unless_locked)?;
     NonNull::new(start.cast()).ok_or_else(|| invalid("the kernel mapped address 0".into()))
 }
 
@@ -213,7 +217,8 @@ fn reserve(len: usize, offset: u64) -> io::Result<*mut c_void> {
     };
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: an anonymous map at a new address disturbs nobody.
-    let start = unsafe { mmap_anonymous(ptr::null_mut(), whole, ProtFlags::empty(), flags)? };
+    let start = unsafe { mmap_anonymous(ptr::null_mut(), whole, ProtFlags::empty(), flags) };
+    let start = start.map_err(unless_locked)?;
     refuse_locked(start, whole)?;
     // How far the next address is that is equal to `offset`.
     let shift = (offset as usize).wrapping_sub(start.addr()) % HUGE_PAGE;
@@ -236,9 +241,18 @@ fn refuse_locked(start: *mut c_void, len: usize) -> io::Result<()> {
     }
     // SAFETY: nobody else knows the range.
     unsafe { munmap(start, len)? };
+    Err(locked())
+}
+
+fn locked() -> io::Error {
     let text = "this process locks all future maps in memory (mlockall with MCL_FUTURE), so a \
                 large map would be filled at once";
-    Err(io::Error::new(ErrorKind::Unsupported, text))
+    io::Error::new(ErrorKind::Unsupported, text)
+}
+
+/// The kernel says `EAGAIN` where a map would be locked, beyond `RLIMIT_MEMLOCK`.
+fn unless_locked(error: Errno) -> io::Error {
+    if error == Errno::AGAIN { locked() } else { error.into() }
 }
 
 fn invalid(text: String) -> io::Error {

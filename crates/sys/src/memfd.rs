@@ -17,7 +17,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::descriptor::{Descriptor, shows};
-use crate::{limits, process};
+use crate::{limits, process, refused_by};
 
 /// What the name of each of our memory files starts with.
 pub const PREFIX: &str = "ropeway";
@@ -34,23 +34,23 @@ impl Memfd {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if `name` doesn't start with [`PREFIX`], `EFBIG` if `len` is above
+    /// `InvalidInput` if `name` doesn't start with [`PREFIX`], `FileTooLarge` if `len` is above
     /// `RLIMIT_FSIZE` (the kernel would send a deadly `SIGXFSZ`), or what the kernel says.
     pub fn create(name: &str, len: u64) -> io::Result<Memfd> {
         if !name.starts_with(PREFIX) {
             let text = format!("the name of a memfd must start with {PREFIX:?}, got {name:?}");
             return Err(io::Error::new(ErrorKind::InvalidInput, text));
         }
-        if limits::file_size().is_some_and(|limit| len > limit) {
-            return Err(Errno::FBIG.into());
+        if let Some(limit) = limits::file_size().filter(|&limit| len > limit) {
+            let text = format!("a file of {len} bytes asked, RLIMIT_FSIZE is {limit}");
+            return Err(io::Error::new(ErrorKind::FileTooLarge, text));
         }
-        let fd = create_empty(name).map_err(|error| {
-            let text = format!("memfd_create, without which there is no shared memory: {error}");
-            io::Error::new(error.kind(), text)
-        })?;
-        fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
-        ftruncate(&fd, len)?;
-        fcntl_add_seals(&fd, SEALS)?;
+        let fd = create_empty(name)
+            .map_err(refused_by("memfd_create, without which there is no shared memory"))?;
+        fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(refused_by("fchmod, which keeps other users out"))?;
+        ftruncate(&fd, len).map_err(refused_by("ftruncate"))?;
+        fcntl_add_seals(&fd, SEALS)
+            .map_err(refused_by("fcntl(F_ADD_SEALS), without which anybody could cut the memory off"))?;
         Ok(Memfd(Descriptor::own(fd)?))
     }
 

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod segment;
+pub mod starving;
 
 use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};

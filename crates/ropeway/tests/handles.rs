@@ -6,7 +6,7 @@ use peer::segment::{Scribbler, segments};
 use peer::{PATIENCE, Peer, get, hex, listen, numbers, put, roles, say, unhex, words};
 use ropeway::{Error, Handle, Options, Pool};
 
-roles!(attaches, finds, keeps_open, creates, reuses_descriptors);
+roles!(attaches, finds, keeps_open, creates, reuses_descriptors, swaps_descriptors);
 
 /// What came of opening a pool.
 fn outcome(opened: ropeway::Result<Pool>) -> String {
@@ -193,4 +193,46 @@ fn nothing_has_a_name_in_the_file_system() {
     }
     let shm = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     assert!(shm.into_iter().all(|entry| !entry.file_name().to_string_lossy().contains("ropeway")));
+}
+
+#[test]
+fn descriptors_that_were_swapped_under_a_pool_reach_no_other() {
+    Peer::start("swaps_descriptors", "").finish();
+}
+
+/// Puts another pool's segments under the numbers of this one's, as `dup2` in a program may.
+fn swaps_descriptors(_: &str) {
+    let (ours, other) = (Pool::create(&Options::new(1)).unwrap(), Pool::create(&Options::new(1)).unwrap());
+    put_bytes(&ours, 7);
+    let handle = ours.handle().unwrap().to_bytes();
+    let number = |at: usize| u64::from_le_bytes(handle[at..at + 8].try_into().unwrap()) as i32;
+    let (control, data) = segments(&other);
+    // SAFETY: the calls touch no memory; whose numbers they are is what this is about.
+    unsafe {
+        assert!(libc::dup2(control.raw(), number(40)) >= 0);
+        assert!(libc::dup2(data.raw(), number(48)) >= 0);
+    }
+    let before = data.allocated().unwrap();
+    let slot = ours.take_timeout(PATIENCE).unwrap();
+    assert_eq!(slot.slice::<u8>("a").unwrap()[..], [7; 100], "what is mapped stays");
+    slot.release().unwrap();
+    let slot = ours.acquire_timeout(PATIENCE).unwrap();
+    let refused = slot.add(peer::bytes("a", 10 << 20), &mut || true);
+    assert!(matches!(refused, Err(Error::Gone(_))), "{refused:?}");
+    assert_eq!(data.allocated().unwrap(), before, "the other pool got nothing");
+    drop(slot);
+    assert_eq!(ours.sweep().unwrap(), Default::default(), "nobody is taken for dead");
+    assert_eq!(other.sweep().unwrap(), Default::default());
+    assert!(elsewhere(&handle).starts_with("gone "), "nobody comes to the other pool by this one's handle");
+    // A child can't map this pool's memory anew, and may read it but not write.
+    peer::reap(peer::fork(|| assert!(ours.acquire_timeout(PATIENCE).is_err())));
+    put_bytes(&other, 8);
+    assert_eq!(other.take_timeout(PATIENCE).unwrap().slice::<u8>("a").unwrap()[0], 8);
+}
+
+fn put_bytes(pool: &Pool, byte: u8) {
+    let mut slot = pool.acquire_timeout(PATIENCE).unwrap();
+    slot.add(peer::bytes("a", 100), &mut || true).unwrap();
+    slot.slice_mut::<u8>("a").unwrap().fill(byte);
+    slot.publish().unwrap();
 }

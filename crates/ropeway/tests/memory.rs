@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::abort;
 use std::slice;
 
-use peer::segment::segments;
+use peer::segment::{Scribbler, segments};
 use peer::{MOMENT, PATIENCE, Peer, bytes, eventually, get, listen, numbers, pool, put, roles, say, words};
 use ropeway::{Error, Export, Field, Options, Pool, Result, WriteLease};
 
@@ -18,6 +18,7 @@ roles!(
     grows_under_a_fast_timer,
     reads_grown,
     grows_in_a_race,
+    stays,
 );
 
 const MIB: u64 = 1 << 20;
@@ -282,6 +283,27 @@ fn many_who_grow_at_once_stay_within_memory_limit() {
         assert!(segments(&pool).1.allocated().unwrap() <= 41 * MIB);
         peers.into_iter().for_each(Peer::finish);
     }
+}
+
+#[test]
+fn what_others_are_about_to_take_isnt_promised_twice() {
+    /// Where the first peer says in the control segment what it is about to take.
+    const ANNOUNCED: usize = (1 << 18) + 64 + 24;
+    let pool = Pool::create(&Options::new(1)).unwrap();
+    let mut peer = Peer::start("stays", &words(&pool));
+    assert_eq!(peer.hear(), "here");
+    Scribbler::over(&segments(&pool).0).write_number(ANNOUNCED, 1 << 50);
+    let slot = pool.acquire_timeout(PATIENCE).unwrap();
+    let told = "1125899906842624 announced by other processes";
+    out_of_memory(add(&slot, "a", 200 * MIB), &["209715200 bytes asked, 0 available", told]);
+    peer.kill();
+    add(&slot, "a", MIB).expect("the dead take nothing");
+}
+
+fn stays(given: &str) {
+    let _pool = pool(given);
+    say("here");
+    listen();
 }
 
 /// Takes slots of 3 MiB in two threads until there is no more memory, and says how many it got.

@@ -204,13 +204,51 @@ def scribble(handles, seed, seconds):
             time.sleep(choice.random() / 3000)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_garbage_in_the_control_segments_is_survived(seed, tmp_path):
-    """In processes of their own, and in a session of their own, as its arena is garbled too."""
-    code = f"import test_hostile; test_hostile.survive({seed}, {str(tmp_path)!r})"
+def apart(call):
+    """Starts a function of this module in a process and a session of its own."""
     environment = {k: v for k, v in os.environ.items() if k != "ROPEWAY_SESSION"}
     environment["PYTHONPATH"] = str(Path(__file__).parent)
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=WATCHDOG)
+    code = f"import test_hostile; test_hostile.{call}"
+    return subprocess.Popen([sys.executable, "-c", code], env=environment)
+
+
+def finish(process):
+    assert process.wait(WATCHDOG) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_garbage_in_the_control_segments_is_survived(seed, tmp_path):
+    """Among them that of the arena."""
+    finish(apart(f"survive({seed}, {str(tmp_path)!r})"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_garbage_under_a_loader_is_survived(seed):
+    """It hands out whole batches or raises ropeway's own errors, and can be closed."""
+    finish(apart(f"load({seed})"))
+
+
+class Numbers:
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, i):
+        return {"a": np.full((50, 50), i, "f4"), "i": i}
+
+
+def load(seed):
+    """Reads from a loader while garbage comes into its pool and into the arena."""
+    loader = rw.Loader(Numbers(), batch_size=4, workers=2, timeout=0.5)
+    next(iter(loader))
+    handles = [loader._engine.pool.handle, rw.zeros(1000).base.handle[24:]]
+    scribbling = apart(f"scribble({handles!r}, {seed}, 1.0)")
+    while scribbling.poll() is None:
+        with contextlib.suppress(rw.RopewayError):
+            for batch in loader:
+                assert batch["a"].shape == (4, 50, 50)
+                batch["a"].sum()
+    finish(scribbling)
+    loader.close()
 
 
 def survive(seed, folder):

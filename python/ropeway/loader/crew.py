@@ -117,7 +117,8 @@ class Crew:
     def _start(self, number: int) -> None:
         self._task.roster.reset(number)
         kind = _Forked if self.method == "zygote" else _Process
-        self._hands[number] = kind(number, self._task, self.method)
+        with zygote.starting():
+            self._hands[number] = kind(number, self._task, self.method)
 
 
 class _Forked:

@@ -15,11 +15,13 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from importlib import import_module
 from multiprocessing import util
 from typing import Any, BinaryIO
 
 from ropeway import _interrupts
+from ropeway._errors import WorkerError
 from ropeway.loader import life
 from ropeway.loader.surroundings import Surroundings, of_a_zygote
 
@@ -43,6 +45,15 @@ class Died(Exception):
     """Raised when the zygote has ended."""
 
 
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Makes it a `WorkerError` that no descriptor, process or memory is left for a new process."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkerError(f"workers can't be started: {error}") from error
+
+
 class Zygote:
     """The zygote, as seen by the process that it works for."""
 
@@ -55,7 +66,8 @@ class Zygote:
         with cls._starting:
             zygote = cls._current() if cls._current is not None else None
             if zygote is None or zygote.owner != os.getpid() or zygote.ended:
-                zygote = cls()
+                with starting():
+                    zygote = cls()
                 cls._current = weakref.ref(zygote)
             return zygote
 
@@ -95,13 +107,15 @@ class Zygote:
             self._prepared = main
 
     def start(self, number: int, reader: int, task: bytes) -> int:
-        """Forks a worker; returns its process id."""
+        """Forks a worker; returns its process id. Raises what the system says against it."""
         with self._lock:
             serial = next(self._serials)  # an answer may be left over from an interrupted call
             self._send(("start", serial, number, task, Surroundings.now()), reader)
-            pid: int = self._answer("started", serial)
+            pid = self._answer("started", serial)
+            if isinstance(pid, OSError):
+                raise pid
             self._reports.pop(pid, None)  # of one that had this id before
-            return pid
+            return int(pid)
 
     def status(self, pid: int) -> int | None:
         """How a worker has ended, as `os.waitpid` says it; None if it hasn't. Raises `Died`."""
@@ -248,7 +262,7 @@ class _Server:
                 self._socket.send(pickle.dumps(("prepared", serial, _prepare(main))))
             case ("start", serial, number, task, surroundings):
                 surroundings.take_on()
-                pid = os.fork()
+                pid = _fork()
                 if pid == 0:
                     self._become_worker(number, given[0], task)
                 os.close(given[0])
@@ -286,6 +300,14 @@ class _Server:
             if not pid:
                 return
             self._socket.send(pickle.dumps(("ended", pid, status)))
+
+
+def _fork() -> int | OSError:
+    """As `os.fork`; the error where there may be no more processes."""
+    try:
+        return os.fork()
+    except OSError as error:
+        return error
 
 
 def _import(modules: tuple[str, ...]) -> None:

@@ -72,6 +72,7 @@ fn parents_leases_stand(forked: impl FnOnce(Box<dyn FnOnce()>) -> libc::pid_t) {
     let copy = std::mem::ManuallyDrop::new(copy);
     reap(forked(Box::new(move || let_go(std::mem::ManuallyDrop::into_inner(copy)))));
     let (pool, write, read, views) = all;
+    assert_eq!(members(&pool), [u64::from(std::process::id())], "the parent is a member as before");
     assert_eq!(pool.sweep().unwrap().dead, 0);
     assert_eq!(moves(&pool), before);
     assert_eq!((number(&views[0]), number(&views[1])), (7, 8));

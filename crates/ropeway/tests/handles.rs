@@ -6,7 +6,7 @@ use peer::segment::{Scribbler, segments};
 use peer::{PATIENCE, Peer, get, hex, listen, numbers, put, roles, say, unhex, words};
 use ropeway::{Error, Handle, Options, Pool};
 
-roles!(attaches, finds, keeps_open, creates, reuses_descriptors, swaps_descriptors);
+roles!(attaches, finds, keeps_open, creates, reuses_descriptors, swaps_descriptors, swaps_data);
 
 /// What came of opening a pool.
 fn outcome(opened: ropeway::Result<Pool>) -> String {
@@ -198,6 +198,31 @@ fn nothing_has_a_name_in_the_file_system() {
 #[test]
 fn descriptors_that_were_swapped_under_a_pool_reach_no_other() {
     Peer::start("swaps_descriptors", "").finish();
+}
+
+#[test]
+fn a_newcomer_gets_the_data_of_a_pool_from_whoever_has_it() {
+    let mut maker = Peer::start("swaps_data", "");
+    let given = maker.hear();
+    let pool = peer::pool(&given);
+    maker.tell("swap");
+    assert_eq!(maker.hear(), "swapped");
+    put(&pool, 5).unwrap();
+    assert!(elsewhere(&unhex(&given)).starts_with("ok "), "this process has it");
+    assert_eq!(get(&pool).unwrap(), 5);
+}
+
+/// Makes a pool, and puts another memory file of ropeway under the number of its data.
+fn swaps_data(_: &str) {
+    let (ours, other) = (Pool::create(&numbers(1)).unwrap(), Pool::create(&numbers(1)).unwrap());
+    let given = words(&ours);
+    say(&given);
+    listen();
+    let number = u64::from_le_bytes(unhex(&given)[48..56].try_into().unwrap()) as i32;
+    // SAFETY: the call touches no memory.
+    assert!(unsafe { libc::dup2(segments(&other).1.raw(), number) } >= 0);
+    say("swapped");
+    listen();
 }
 
 /// Puts another pool's segments under the numbers of this one's, as `dup2` in a program may.

@@ -209,3 +209,77 @@ def test_a_call_that_is_refused_is_named(place, call):
 def test_without_sockets_loaders_and_queues_work(place):
     """Nothing but names of pools is in the network namespace."""
     assert place(f"forbid(41, {errno.EPERM})\nsaid = attempt()") == {}
+
+
+def test_a_loader_in_a_small_control_group_is_told_the_numbers_and_works(fresh):
+    said = fresh(WITHIN_A_SMALL_GROUP)
+    if said.startswith("skip"):
+        pytest.skip(said)
+    asked, then = said.splitlines()
+    assert "335544320 bytes asked" in asked
+    assert "the cgroup's memory." in asked
+    assert then == "32 samples"
+
+
+WITHIN_A_SMALL_GROUP = """
+import os
+import sys
+import time
+from pathlib import Path
+
+mounts = [("memory", "memory.limit_in_bytes"), ("", "memory.max")]
+for mount, file in mounts:
+    group = Path("/sys/fs/cgroup") / mount / f"ropeway-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        with open(group / file, "r+") as limit:
+            limit.write(str(400 << 20))
+        break
+    except OSError as error:
+        why = error
+        if group.is_dir():
+            group.rmdir()
+else:
+    print("skip: no cgroup with a memory limit can be made here:", why)
+    sys.exit()
+
+child = os.fork()
+if child:
+    _, status = os.waitpid(child, 0)
+    for _ in range(1000):
+        try:
+            group.rmdir()
+            break
+        except OSError:
+            time.sleep(0.01)
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+(group / "cgroup.procs").write_text(str(os.getpid()))
+
+import numpy as np
+
+import ropeway as rw
+
+
+class Large:
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, i):
+        return np.broadcast_to(np.uint8(i), self.size)
+
+
+def load(size):
+    with rw.Loader(Large(size), batch_size=8, workers=2, start_method="fork") as loader:
+        return sum(len(batch) for batch in loader)
+
+
+try:
+    load(40 << 20)
+except rw.OutOfMemory as error:
+    print(error)
+print(load(1000), "samples")
+"""

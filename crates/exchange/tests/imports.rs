@@ -99,6 +99,21 @@ proptest! {
     }
 
     #[test]
+    fn a_span_is_exact_however_large_the_numbers_or_refused(
+        axes in prop::collection::vec((1..5i64, numbers()), 1..4),
+        itemsize in prop::sample::select(vec![1usize, 8, 16]),
+    ) {
+        let (shape, strides): (Vec<_>, Vec<_>) = axes.iter().copied().unzip();
+        let far = |(n, stride): &(i64, i64)| i128::from(n - 1) * i128::from(*stride) * itemsize as i128;
+        let low: i128 = axes.iter().map(far).filter(|far| *far < 0).sum();
+        let high: i128 = axes.iter().map(far).filter(|far| *far > 0).sum::<i128>() + itemsize as i128;
+        match Layout::new(&shape, Some(&strides), itemsize) {
+            Ok(layout) => prop_assert_eq!((layout.before as i128, layout.span as i128), (-low, high - low)),
+            Err(_) => prop_assert!(high - low > i128::from(i64::MAX)),
+        }
+    }
+
+    #[test]
     fn compact_layouts_are_known(shape in prop::collection::vec(0..6i64, 0..5)) {
         let layout = Layout::new(&shape, None, 4).unwrap();
         prop_assert!(layout.is_compact());

@@ -83,7 +83,7 @@ MISTAKES = [
     ({"stages": ("fill",)}, ValueError, "2 to 16 different names"),
     ({"stages": ("fill", "use", "fill")}, ValueError, "2 to 16 different names"),
     ({"stages": "fill"}, TypeError, "stages must be a tuple of names"),
-    ({"stages": ("fill", 3)}, TypeError, "stages must be a tuple of names"),
+    ({"stages": ("fill", 3)}, TypeError, "the name of a stage must be a str"),
     ({"name": ""}, ValueError, "name must be"),
     ({"name": "a/b"}, ValueError, "name must be"),
     ({"name": 3}, TypeError, "name must be a str"),

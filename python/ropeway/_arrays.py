@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ropeway import _core, _dtypes
+from ropeway._errors import Incompatible
 from ropeway._extent import address
 from ropeway._layout import Layout, ShapeLike, layout
 from ropeway._sources import is_masked, source
@@ -113,8 +114,18 @@ def _open(
     strides: tuple[int, ...],
     writeable: bool,
 ) -> Array:
-    """Opens what `Array.__reduce_ex__` wrote; NumPy checks that it lies within the memory."""
+    """Opens what `Array.__reduce_ex__` wrote; NumPy checks that it lies within the memory.
+
+    Raises Incompatible if it doesn't.
+    """
     block: Any = _core.open_block(handle)
-    array = Array(shape, _dtypes.decode(text), block, offset, strides)
+    dtype = _dtypes.decode(text)
+    try:
+        array = Array(shape, dtype, block, offset, strides)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Incompatible(
+            f"an array's handle: {dtype} of shape {shape} and strides {strides} from byte {offset} "
+            f"on doesn't lie in memory of {block.nbytes} bytes: {error}"
+        ) from None
     array.flags.writeable = writeable
     return array

@@ -44,6 +44,8 @@ def decode(text: str) -> np.dtype[Any]:
     Raises Incompatible if the text isn't one that `encode` writes, ImportError if ml_dtypes is
     needed and missing. A structure is a new dtype each time, as its field names can be changed.
     """
+    if not isinstance(text, str):
+        raise _unknown(text)
     if not text.startswith(("{", "[")):
         return _decode_plain(text)
     try:

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from ropeway import _dtypes
 
-ShapeLike = SupportsIndex | Iterable[SupportsIndex]
-"""An int, or ints: what NumPy takes as a shape."""
+ShapeLike = SupportsIndex | Sequence[SupportsIndex]
+"""An int, or ints in an order: what NumPy takes as a shape."""
 
 _MOST = 2**63 - 1
 
@@ -53,23 +53,38 @@ def describe(shape: ShapeLike, dtype: npt.DTypeLike) -> tuple[str, int, tuple[in
     return checked.text, checked.dtype.itemsize, checked.shape
 
 
-def count(what: str, number: SupportsIndex, least: int) -> int:
-    """Checks an int of at least `least`; raises TypeError and ValueError, naming what it is."""
+def count(what: str, number: SupportsIndex, least: int | None = None) -> int:
+    """Checks an int, with `least` a bound of it; TypeError and ValueError name what it is."""
     try:
         found = operator.index(number)
     except TypeError:
         raise TypeError(f"{what} must be an int, found {number!r}") from None
-    if not least <= found <= _MOST:
-        bound = f"at least {least}" if found < least else f"at most {_MOST}"
-        raise ValueError(f"{what} must be {bound}, found {found}")
+    if least is not None and found < least:
+        raise ValueError(f"{what} must be at least {least}, found {found}")
+    if found > _MOST:
+        raise ValueError(f"{what} must be at most {_MOST}, found {found}")
     return found
 
 
-def _numbers(shape: ShapeLike) -> tuple[int, ...]:
+def text(what: str, value: str) -> str:
+    """Checks a text that names something; raises TypeError and ValueError, naming what it is."""
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{what} must be a str with at least a letter, found {value!r}")
     try:
-        if isinstance(shape, Iterable):
-            return tuple(operator.index(n) for n in shape)
-        return (operator.index(shape),)
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} must be text that UTF-8 can write, found {value!r}") from None
+    return value
+
+
+def _numbers(shape: ShapeLike) -> tuple[int, ...]:
+    plain = shape.tolist() if isinstance(shape, np.ndarray) else shape
+    try:
+        if isinstance(plain, bytes | bytearray):  # ints to Python
+            raise TypeError
+        if isinstance(plain, Sequence):
+            return tuple(operator.index(n) for n in plain)
+        return (operator.index(plain),)
     except TypeError:
         raise TypeError(
             f"shape must be an int or a tuple of ints, found {shape!r} ({type(shape).__name__})"

@@ -20,13 +20,15 @@ def encode(value: Any) -> bytes:
     """Writes None, bool, int, float, str, and lists and dicts (with str keys) of them.
 
     Tuples become lists, NumPy's scalars Python's; NaN and the infinities are kept. Raises
-    TypeError, naming the way to it, for anything else.
+    TypeError, naming the way to it, for anything else, ValueError for what is nested too deeply.
     """
     try:
         return json.dumps(_plain(value), separators=(",", ":")).encode()
     except _Unfit as unfit:
         way = "".join(f"[{key!r}]" for key in reversed(unfit.path))
         raise TypeError(f"slot.meta{way} {unfit}") from None
+    except RecursionError:
+        raise ValueError("slot.meta is nested too deeply, or holds itself") from None
 
 
 def decode(data: bytes) -> Any:

@@ -76,7 +76,7 @@ class Pool(_core.Pool):
 
         Raises `Gone` if there is none.
         """
-        return _core.Pool.__new__(cls, _core.find(name))
+        return _core.Pool.__new__(cls, _core.find(_layout.text("the name of a pool", name)))
 
     def __reduce__(self) -> Any:
         return _attach, (type(self), self.handle)
@@ -169,8 +169,7 @@ def _schema(
 
 
 def _field(name: str, spec: FieldLike) -> tuple[str, str, int, tuple[int, ...]]:
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"the name of a field must be a str with at least a letter, found {name!r}")
+    _layout.text("the name of a field", name)
     if not isinstance(spec, tuple) or len(spec) != 2:
         raise TypeError(f"field {name!r} must be a tuple (shape, dtype), found {spec!r}")
     shape, dtype = spec
@@ -181,9 +180,9 @@ def _field(name: str, spec: FieldLike) -> tuple[str, str, int, tuple[int, ...]]:
 
 
 def _stages(stages: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(stages) if isinstance(stages, Sequence) else (None,)
-    if isinstance(stages, str) or not all(isinstance(name, str) and name for name in names):
+    if isinstance(stages, str) or not isinstance(stages, Sequence):
         raise TypeError(f"stages must be a tuple of names, found {stages!r}")
+    names = tuple(_layout.text("the name of a stage", name) for name in stages)
     if not 2 <= len(names) <= 16 or len(set(names)) < len(names):
         raise ValueError(f"stages must be 2 to 16 different names, found {names}")
     return names

@@ -31,7 +31,7 @@ class Queue:
         Messages that were taken don't count, even if their arrays live on. At most 65,536
         messages can exist at a time.
         """
-        self._maxsize = min(max(0, _layout.count("maxsize", maxsize, -_MOST_SLOTS)), _MOST_SLOTS)
+        self._maxsize = min(max(0, _layout.count("maxsize", maxsize)), _MOST_SLOTS)
         core = _core.create(
             _FIRST_SLOTS, None, ("fill", "use"), None, None, _MOST_SLOTS, self._maxsize or None
         )
@@ -72,7 +72,7 @@ class Queue:
         """
         pool = self._opened()
         try:
-            lease = pool.take(write=True, timeout=_patience(block, timeout))
+            lease = pool.take(write=True, timeout=timeout if block else 0)
         except Timeout:
             raise queue.Empty from None
         except PeerDied:
@@ -153,7 +153,7 @@ class Queue:
         self, pool: "_core.Pool", nbytes: int, block: bool, timeout: float | None
     ) -> "_core.WriteLease":
         try:
-            return pool.acquire(_patience(block, timeout), nbytes)
+            return pool.acquire(timeout if block else 0, nbytes)
         except Timeout:
             raise queue.Full from None
         except PeerDied:
@@ -178,13 +178,3 @@ def _drain(pool: "_core.Pool") -> None:
                 _message.discard(lease)
     except (Timeout, Closed):
         return
-
-
-def _patience(block: bool, timeout: float | None) -> float | None:
-    """The time to wait, in the words of a pool: None for ever, 0 not at all."""
-    if not block:
-        return 0.0
-    try:
-        return None if timeout is None else max(0.0, timeout)
-    except TypeError:
-        raise TypeError(f"timeout must be a number of seconds, found {timeout!r}") from None

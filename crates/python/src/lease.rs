@@ -6,6 +6,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyIterator, PyList, PyString, PyTuple};
 use ropeway::{Export, Field, ReadLease, WriteLease};
 
+use crate::arguments::{ArrayName, Whole};
 use crate::errors::translate;
 use crate::export::{Memory, PyExport};
 use crate::numpy;
@@ -91,8 +92,8 @@ macro_rules! lease_methods {
                 self.0.end();
             }
 
-            fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-                self.array_of(py, Some(name))
+            fn __getitem__<'py>(&self, py: Python<'py>, name: ArrayName<'_>) -> PyResult<Bound<'py, PyAny>> {
+                self.array_of(py, Some(name.0))
             }
 
             fn __contains__(&self, name: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -112,8 +113,8 @@ macro_rules! lease_methods {
 
             /// The address of one array (by default the only one), for those who take nothing else.
             #[pyo3(signature = (name=None))]
-            fn pointer(&self, py: Python<'_>, name: Option<&str>) -> PyResult<PyPointer> {
-                PyPointer::new(&self.array_of(py, name)?)
+            fn pointer(&self, py: Python<'_>, name: Option<ArrayName<'_>>) -> PyResult<PyPointer> {
+                PyPointer::new(&self.array_of(py, name.map(|name| name.0))?)
             }
 
             /// Names of the arrays.
@@ -122,8 +123,8 @@ macro_rules! lease_methods {
             }
 
             /// The memory of one array, its dtype text and its shape.
-            fn export<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Parts<'py>> {
-                self.0.export_to(Some(name), |export, field| parts(py, export, field)).map_err(translate)?
+            fn export<'py>(&self, py: Python<'py>, name: ArrayName<'_>) -> PyResult<Parts<'py>> {
+                self.0.export_to(Some(name.0), |export, field| parts(py, export, field)).map_err(translate)?
             }
 
             /// Gives the slot back; `InUse` while views live.
@@ -172,12 +173,12 @@ lease_methods!(PyWriteLease, "WriteLease", {
     fn add_field(
         &self,
         py: Python<'_>,
-        name: &str,
+        name: ArrayName<'_>,
         dtype: &str,
         itemsize: u32,
         shape: Vec<u64>,
     ) -> PyResult<()> {
-        let field = Field::new(name, dtype, itemsize, &shape).map_err(translate)?;
+        let field = Field::new(name.0, dtype, itemsize, &shape).map_err(translate)?;
         blocking(py, |pulse| self.0.add(field, pulse))
     }
 
@@ -185,7 +186,7 @@ lease_methods!(PyWriteLease, "WriteLease", {
     fn add<'py>(
         &self,
         py: Python<'py>,
-        name: &str,
+        name: ArrayName<'_>,
         shape: &Bound<'py, PyAny>,
         dtype: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -197,19 +198,19 @@ lease_methods!(PyWriteLease, "WriteLease", {
     }
 
     /// Writes a value into an array and leaves no view behind.
-    fn fill(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn fill(&self, py: Python<'_>, name: ArrayName<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         static SOURCE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let source = SOURCE.import(py, "ropeway._sources", "for_numpy")?.call1((value,))?;
         self.__getitem__(py, name)?.set_item(py.Ellipsis(), source)
     }
 
-    fn __setitem__(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn __setitem__(&self, py: Python<'_>, name: ArrayName<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         self.fill(py, name, value)
     }
 
     #[setter]
-    fn set_number(&self, number: u64) -> PyResult<()> {
-        self.0.set_number(number).map_err(translate)
+    fn set_number(&self, number: Whole) -> PyResult<()> {
+        self.0.set_number(number.0).map_err(translate)
     }
 
     #[setter]

@@ -1,6 +1,7 @@
 //! `ropeway._core`: the core for Python. It translates and decides nothing.
 #![allow(missing_docs)] // the classes are documented where Python shows them
 
+mod arguments;
 mod block;
 mod capsule;
 mod errors;

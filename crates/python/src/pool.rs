@@ -6,11 +6,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use ropeway::{Field, Handle, Options, Pages, Phase, Pool};
 
+use crate::arguments::{ArrayName, StageName, Timeout, Whole};
 use crate::errors::{raise, translate};
 use crate::export::{Memory, PyExport};
 use crate::lease::{PyReadLease, PyWriteLease};
 use crate::status;
-use crate::wait::{blocking, timeout, waiting};
+use crate::wait::{blocking, waiting};
 
 /// An open pool; `Pool` is made of it.
 #[pyclass(name = "Core", module = "ropeway._core", frozen)]
@@ -129,11 +130,11 @@ impl PyPool {
     }
 
     /// Takes a free slot to fill.
-    #[pyo3(signature = (timeout=None, nbytes=0))]
-    fn acquire(&self, py: Python<'_>, timeout: Option<f64>, nbytes: u64) -> PyResult<PyWriteLease> {
-        let lease = waiting(py, self::timeout(timeout)?, |wait| self.0.acquire_with(wait))?;
-        if nbytes > 0 {
-            blocking(py, |pulse| lease.reserve(nbytes, pulse))?;
+    #[pyo3(signature = (timeout=None, nbytes=Whole(0)), text_signature = "($self, timeout=None, nbytes=0)")]
+    fn acquire(&self, py: Python<'_>, timeout: Option<Timeout>, nbytes: Whole) -> PyResult<PyWriteLease> {
+        let lease = waiting(py, timeout.map(|t| t.0), |wait| self.0.acquire_with(wait))?;
+        if nbytes.0 > 0 {
+            blocking(py, |pulse| lease.reserve(nbytes.0, pulse))?;
         }
         Ok(PyWriteLease(lease))
     }
@@ -144,16 +145,16 @@ impl PyPool {
     fn take<'py>(
         &self,
         py: Python<'py>,
-        stage: Option<&str>,
+        stage: Option<StageName<'_>>,
         write: bool,
-        timeout: Option<f64>,
-        number: Option<u64>,
+        timeout: Option<Timeout>,
+        number: Option<Whole>,
         readonly: Option<&str>,
         private: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (pages, timeout) = (pages(readonly, private)?, self::timeout(timeout)?);
+        let (pages, timeout, number) = (pages(readonly, private)?, timeout.map(|t| t.0), number.map(|n| n.0));
         let last = self.0.stages().last().map(String::as_str).unwrap_or_default();
-        let stage = stage.unwrap_or(last);
+        let stage = stage.map_or(last, |name| name.0);
         if write || stage != last {
             if pages != Pages::Shared {
                 return Err(raise(
@@ -188,8 +189,9 @@ impl PyPool {
 
     /// How many slots wait at a stage, by default the last.
     #[pyo3(signature = (stage=None))]
-    fn waiting(&self, stage: Option<&str>) -> PyResult<usize> {
-        let stage = stage.or(self.0.stages().last().map(String::as_str)).unwrap_or_default();
+    fn waiting(&self, stage: Option<StageName<'_>>) -> PyResult<usize> {
+        let stage =
+            stage.map(|name| name.0).or(self.0.stages().last().map(String::as_str)).unwrap_or_default();
         self.0.waiting(stage).map_err(translate)
     }
 
@@ -199,8 +201,12 @@ impl PyPool {
     }
 
     /// All slots of one field as one stretch of memory.
-    fn ring_export<'py>(&self, py: Python<'py>, field: &str) -> PyResult<(Bound<'py, PyExport>, usize)> {
-        let ring = self.0.ring(field).map_err(translate)?;
+    fn ring_export<'py>(
+        &self,
+        py: Python<'py>,
+        field: ArrayName<'_>,
+    ) -> PyResult<(Bound<'py, PyExport>, usize)> {
+        let ring = self.0.ring(field.0).map_err(translate)?;
         let slots = ring.slots;
         Ok((Bound::new(py, PyExport::new(Memory::Ring(ring)))?, slots))
     }
@@ -216,8 +222,9 @@ impl PyPool {
     }
 
     /// Takes free slots from index `keep` on out of the pool, and gives their memory back.
-    #[pyo3(signature = (keep=0))]
-    fn trim(&self, py: Python<'_>, keep: usize) -> PyResult<usize> {
+    #[pyo3(signature = (keep=Whole(0)), text_signature = "($self, keep=0)")]
+    fn trim(&self, py: Python<'_>, keep: Whole) -> PyResult<usize> {
+        let keep = usize::try_from(keep.0).unwrap_or(usize::MAX);
         blocking(py, |_| self.0.trim(keep))
     }
 

@@ -4,22 +4,10 @@
 
 use std::time::Duration;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use ropeway::{Result, Wait};
 
 use crate::errors::translate;
-
-/// Reads a Python timeout: `None` waits for ever, anything up to zero doesn't wait.
-pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    match seconds {
-        None => Ok(None),
-        Some(s) if s.is_nan() => {
-            Err(PyValueError::new_err("timeout: a number of seconds expected, NaN found"))
-        }
-        Some(s) => Ok(Some(Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))),
-    }
-}
 
 /// Runs something that may have to wait; only then is it detached.
 pub fn waiting<T>(

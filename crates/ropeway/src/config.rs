@@ -121,7 +121,7 @@ impl Config {
         let invalid = |why: String| Err(Error::Invalid(why));
         if self.max_slots == 0 || self.max_slots > MAX_SLOTS || self.slots > self.max_slots {
             return invalid(format!(
-                "a pool has 1 to {MAX_SLOTS} slots, found {} of {}",
+                "a pool has 1 to {MAX_SLOTS} slots, found {}, and {} at most",
                 self.slots, self.max_slots
             ));
         }

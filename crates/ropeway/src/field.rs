@@ -27,6 +27,11 @@ impl Field {
     /// Describes an array; refuses sizes that no array can have.
     pub fn new(name: &str, dtype: &str, itemsize: u32, shape: &[u64]) -> Result<Field> {
         let field = Field { name: name.into(), dtype: dtype.into(), itemsize, shape: shape.into() };
+        if name.is_empty() {
+            return Err(Error::Invalid(
+                "the name of an array must have at least a letter, found \"\"".into(),
+            ));
+        }
         if field.shape.len() > 64 {
             return Err(Error::Invalid(format!(
                 "array {name:?}: at most 64 dimensions are supported, found {}",

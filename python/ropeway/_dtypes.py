@@ -28,14 +28,10 @@ def encode(dtype: npt.DTypeLike) -> str:
     Raises TypeError for dtypes that hold Python objects and for those of unknown packages.
     """
     dtype = np.dtype(dtype)
-    if dtype.hasobject:
-        raise TypeError(
-            f"dtype {dtype} holds Python objects (dtype object): pointers, which mean nothing in "
-            "another process. Convert the array to a dtype of fixed size (numbers, 'S', 'U', "
-            "datetime64), or put it on a ropeway.Queue, which pickles such arrays"
-        )
-    spec = _spec(dtype)
-    return spec if isinstance(spec, str) else json.dumps(spec, separators=(",", ":"))
+    if dtype.names is None and dtype.subdtype is None:
+        return _plain_text(dtype)
+    _refuse_objects(dtype)
+    return json.dumps(_spec(dtype), separators=(",", ":"))
 
 
 def decode(text: str) -> np.dtype[Any]:
@@ -73,8 +69,18 @@ def _spec(dtype: np.dtype[Any]) -> Any:
     return _plain_text(dtype)
 
 
+def _refuse_objects(dtype: np.dtype[Any]) -> None:
+    if dtype.hasobject:
+        raise TypeError(
+            f"dtype {dtype} holds Python objects (dtype object): pointers, which mean nothing in "
+            "another process. Convert the array to a dtype of fixed size (numbers, 'S', 'U', "
+            "datetime64), or put it on a ropeway.Queue, which pickles such arrays"
+        )
+
+
 @functools.lru_cache(maxsize=256)
 def _plain_text(dtype: np.dtype[Any]) -> str:
+    _refuse_objects(dtype)
     if dtype.type.__module__ == "ml_dtypes" and dtype.isnative:
         _teach_numpy(dtype)
         return dtype.name

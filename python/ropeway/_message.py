@@ -43,8 +43,8 @@ class Message:
             raise
         table = b""
         if self._placement.places or pickler.handles:
-            places = [tuple(place) for place in self._placement.places]
-            content = (places, len(pickler.arrays), tuple(pickler.handles))
+            handles = tuple(pickler.handles)
+            content = (self._placement.places, len(pickler.arrays), handles)
             table = pickle.dumps(content, protocol=5)
         self._meta = b"".join((_HEAD.pack(len(table)), table, body.getbuffer()))
 

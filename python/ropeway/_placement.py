@@ -3,7 +3,7 @@
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,14 +16,9 @@ _ALIGNMENT = 64
 _EFFORT: Any = 10_000  # steps that NumPy may take to find out whether two arrays share an element
 
 
-class Place(NamedTuple):
-    """One array within the memory: how to make the view that stands for it."""
-
-    text: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
-    offset: int
-    writeable: bool
+Place = tuple[str, tuple[int, ...], tuple[int, ...] | None, int, bool]
+"""How to make the view that stands for an array: dtype text, shape, strides (None for C order),
+offset within the memory, writeable. A plain tuple, as it is pickled."""
 
 
 class _Span(NamedTuple):
@@ -59,11 +54,8 @@ class Placement:
             for offset, source in self._sources:
                 if offset > end:
                     raw[end:offset] = bytes(offset - end)
-                order: Literal["C", "F"] = "F" if _is_fortran(source) else "C"
-                target: AnyArray = np.ndarray(
-                    source.shape, source.dtype, memory, offset, order=order
-                )
-                copy_elements(source, target)
+                steps = _fortran_steps(source) if _is_fortran(source) else None
+                copy_elements(source, np.ndarray(source.shape, source.dtype, raw, offset, steps))
                 end = offset + source.nbytes
 
     def _arranged(self, arrays: Sequence[AnyArray]) -> list[Place]:
@@ -84,12 +76,10 @@ class Placement:
 
     def _alone(self, array: AnyArray) -> Place:
         nbytes = array.nbytes
-        offset = self._reserve(nbytes, array) if nbytes else 0
-        strides = None
-        if nbytes and _is_fortran(array):
-            steps = (array.itemsize, *array.shape[:-1])
-            strides = tuple(itertools.accumulate(steps, operator.mul))
-        return _place(array, strides, offset)
+        if not nbytes:
+            return _place(array, None, 0)
+        strides = _fortran_steps(array) if _is_fortran(array) else None
+        return _place(array, strides, self._reserve(nbytes, array))
 
     def _together(self, group: list[_Span]) -> dict[int, Place]:
         begin, end = group[0].begin, max(span.end for span in group)
@@ -127,8 +117,13 @@ def _is_fortran(array: AnyArray) -> bool:
     return array.ndim > 1 and array.flags.fnc
 
 
+def _fortran_steps(array: AnyArray) -> tuple[int, ...]:
+    """The strides of an array of that shape in Fortran order."""
+    return tuple(itertools.accumulate((array.itemsize, *array.shape[:-1]), operator.mul))
+
+
 def _place(array: AnyArray, strides: tuple[int, ...] | None, offset: int) -> Place:
-    return Place(_dtypes.encode(array.dtype), array.shape, strides, offset, array.flags.writeable)
+    return _dtypes.encode(array.dtype), array.shape, strides, offset, array.flags.writeable
 
 
 def _span(number: int, array: AnyArray) -> _Span:

@@ -94,13 +94,16 @@ MAKING = (
 
 
 def test_a_batch_of_small_arrays_costs_less_than_pickling_it(room, method):
-    """The trial's bounds of time are printed, not asserted; the contest is, with room for noise."""
-    median, total, their_median, their_total = map(float, room.run(TIMES, method).split())
-    print(
-        f"{method}: {median * 1e3:.3f} ms a batch, {total:.2f} s in all; "
-        f"standard queue {their_median * 1e3:.3f} ms, {their_total:.2f} s"
-    )
-    assert total < 2 * their_total
+    """The trial's bound of 1 ms is printed, not asserted; the contest is, in the best of five."""
+    ratios = []
+    while min(ratios, default=2) > 1 and len(ratios) < 5:
+        median, total, their_median, their_total = map(float, room.run(TIMES, method).split())
+        ratios.append(total / their_total)
+        print(
+            f"{method}: {median * 1e3:.3f} ms a batch, {total:.2f} s in all; "
+            f"standard queue {their_median * 1e3:.3f} ms, {their_total:.2f} s"
+        )
+    assert min(ratios) <= 1, ratios
 
 
 def test_steady_state_makes_no_system_objects(room, tmp_path, method):

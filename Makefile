@@ -71,6 +71,7 @@ soak: build  ## use everything for SECONDS, deaths included; what is there must 
 lint: build $(VENV)/.dev $(VENV)/.demo  ## check format, lints and types
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

@@ -175,6 +175,30 @@ def test_scalars_come_where_numpy_has_them():
     assert float(zero_d) == 2
 
 
+def test_an_array_has_the_manners_of_a_memmap(tmp_path):
+    array = rw.share(np.arange(12.0).reshape(3, 4))
+    for view in (array[1:], array.T, array.reshape(-1), array.view("i8"), array.real, array[None]):
+        assert type(view) is rw.Array
+        assert np.shares_memory(view, array)
+    array += 1
+    assert type(array) is rw.Array
+    for grow in (array.resize, lambda shape: array.resize(shape, refcheck=False)):
+        with pytest.raises(ValueError, match="does not own its data"):
+            grow((5, 5))
+    array.setflags(write=False)
+    with pytest.raises(ValueError, match="read-only"):
+        array[0, 0] = 1
+    for save, load in ((np.save, np.load), (np.savez, lambda file: np.load(file)["arr_0"])):
+        with (tmp_path / "file").open("wb+") as file:
+            save(file, array)
+            file.seek(0)
+            assert np.array_equal(load(file), np.arange(1.0, 13).reshape(3, 4))
+    array.tofile(tmp_path / "raw")
+    assert np.array_equal(np.fromfile(tmp_path / "raw"), np.arange(1.0, 13))
+    assert type(np.ma.array(array, mask=array > 3).data) is rw.Array
+    assert type(array.view(np.ndarray)) is type(np.asarray(array)) is np.ndarray
+
+
 def test_ufuncs_write_into_arrays():
     a = rw.zeros(4)
     a += 1

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use ropeway::{Error, Field, Handle, Options, Pool};
 
-const BATCHES: u64 = 200;
+const BATCHES: u64 = 50;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if std::env::args().nth(1).as_deref() == Some("consume") { consume() } else { produce() }

@@ -2,7 +2,7 @@
 //!
 //! Everything that reads or writes memory shared between processes takes its atomics from here,
 //! so that loom and shuttle can put their own in place. Their atomics differ in size from the real
-//! ones; therefore the algorithms take references and only [`crate::layout`] casts bytes.
+//! ones; therefore the algorithms take references and only `layout` casts bytes.
 
 #[cfg(any(feature = "crash-points", loom, shuttle))]
 mod deadly;

@@ -106,7 +106,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_field_reads_back(name: String, dtype: String, itemsize in 0u32..64, shape in prop::collection::vec(0u64..9, 0..5)) {
+        fn a_field_reads_back(
+            name in "(?s).+", dtype: String, itemsize in 0u32..64, shape in prop::collection::vec(0u64..9, 0..5)
+        ) {
             let field = Field::new(&name, &dtype, itemsize, &shape).unwrap();
             let mut writer = Writer::default();
             writer.field(&field);

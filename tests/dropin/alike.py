@@ -1,7 +1,7 @@
 """Compares what two loaders give, down to dtypes, strides and types of containers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ def assert_alike(one, two, where="batch"):
         assert list(one) == list(two), where
         for key in one:
             assert_alike(one[key], two[key], f"{where}[{key!r}]")
-    elif isinstance(one, list | tuple):
+    elif isinstance(one, Sequence) and not isinstance(one, str | bytes):
         assert len(one) == len(two), (where, one, two)
         for number, pair in enumerate(zip(one, two, strict=True)):
             assert_alike(*pair, f"{where}[{number}]")

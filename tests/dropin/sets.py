@@ -1,10 +1,12 @@
 """Datasets and functions that processes of every start method can import."""
 
+import datetime
 import os
 import random
 import signal
 import time
-from collections import OrderedDict, UserDict, namedtuple
+from collections import OrderedDict, UserDict, UserList, deque, namedtuple
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,22 @@ class Named(dict):
 
     def name(self):
         return "named"
+
+
+class Frozen(Mapping):
+    """A mapping that can't be changed."""
+
+    def __init__(self, items=(), **more):
+        self.given = dict(items, **more)
+
+    def __getitem__(self, key):
+        return self.given[key]
+
+    def __iter__(self):
+        return iter(self.given)
+
+    def __len__(self):
+        return len(self.given)
 
 
 class Row(list):
@@ -61,6 +79,7 @@ SAMPLES = {
     "float16": lambda i: torch.full((2000,), i, dtype=torch.float16),
     "complex": lambda i: torch.full((2000,), i + 1j),
     "conjugate": lambda i: torch.full((2000,), i + 1j).conj(),
+    "int8": lambda i: torch.full((5000,), i, dtype=torch.int8),
     "uint8": lambda i: torch.full((5000,), i, dtype=torch.uint8),
     "bools": lambda i: torch.full((5000,), i % 2 == 0),
     "ndarray": lambda i: np.full((2, 3), i),
@@ -81,10 +100,24 @@ SAMPLES = {
     "range": lambda i: range(i, i + 3),
     "namedtuple": lambda i: Point(torch.full((2000,), i), i, {"k": [np.full(2, i), "t"]}),
     "same twice": lambda i: [torch.full((2000,), i)] * 2,
+    "frozen": lambda i: Frozen(a=i, b=torch.full((2000,), i)),
+    "user list": lambda i: UserList([i, torch.full((2000,), i)]),
+    "numpy str": lambda i: np.str_(i),
+    "enum": lambda i: signal.SIGINT,
     "parameter": lambda i: torch.nn.Parameter(torch.full((3,), float(i)), requires_grad=False),
     # What torch refuses, each with a text of its own.
     "None": lambda i: None,
     "object": lambda i: object,
+    "date": lambda i: datetime.date(2020, 1, 1),
+    "set": lambda i: {i},
+    "deque": lambda i: deque([i, i]),
+    "float128": lambda i: np.full(3, i, np.longdouble),
+    "date array": lambda i: np.full(3, i, "M8[s]"),
+    "record": lambda i: np.zeros(3, [("a", "i4"), ("b", "f8")]),
+    "big-endian": lambda i: np.full(3, i, ">f4"),
+    "negative strides": lambda i: np.arange(5)[::-1],
+    "too large": lambda i: 1 << 70,
+    "nested": lambda i: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
     "string array": lambda i: np.array(["a", "b"]),
     "bytes array": lambda i: np.array([b"a", b"b"]),
     "object array": lambda i: np.array([None, 1]),

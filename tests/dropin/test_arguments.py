@@ -14,6 +14,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     TensorDataset,
+    dataloader,
     default_collate,
     default_convert,
 )
@@ -172,6 +173,8 @@ def test_an_iterator_has_torchs_attributes_and_does_not_pickle(kind):
     assert iterator._num_yielded == 0
     assert len(iterator._workers) == len(iterator._index_queues) == 2
     assert iterator._tasks_outstanding == 4
+    assert next(iterator._sampler_iter) == [8, 9]
+    assert not hasattr(iterator, "_pin_memory_thread")  # there is one where there is pinning
     assert isinstance(iterator._base_seed, int)
     assert all(w.is_alive() and w.pid and w.exitcode is None for w in iterator._workers)
     with pytest.raises(NotImplementedError):
@@ -182,6 +185,24 @@ def test_an_iterator_has_torchs_attributes_and_does_not_pickle(kind):
     iterator._shutdown_workers()
     assert [w.exitcode for w in iterator._workers] == [0, 0]
     assert not any(w.is_alive() for w in iterator._workers)
+
+
+def test_without_workers_an_iterator_has_a_length_too(kind):
+    """C6."""
+    iterator = iter(kind(DATA, 3))
+    assert len(iterator) == 4
+    with pytest.raises(NotImplementedError):
+        pickle.dumps(iterator)
+
+
+def test_a_length_that_was_asked_for_is_noted(kind):
+    """A16."""
+    loader = kind(sets.Stream(10, 7), 2)
+    assert loader._IterableDataset_len_called is None
+    assert len(loader) == 4
+    assert loader._IterableDataset_len_called == 7
+    kinds = [kind(data)._dataset_kind for data in (DATA, STREAM)]
+    assert kinds == [dataloader._DatasetKind.Map, dataloader._DatasetKind.Iterable]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

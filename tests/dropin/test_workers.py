@@ -64,8 +64,9 @@ def test_order_draws_and_workers_of_each_sample_are_torchs(options):
     assert_alike(*runs)
 
 
-def test_it_is_so_with_spawn():
-    assert_alike(*both(sets.Drawing(8), batch_size=4, multiprocessing_context="spawn"))
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_it_is_so_with_other_start_methods(method):
+    assert_alike(*both(sets.Drawing(8), batch_size=4, multiprocessing_context=method))
 
 
 @pytest.mark.parametrize("collate", [None, list])
@@ -192,7 +193,7 @@ def test_no_sample_is_named_for_what_others_did(options):
     iterator._shutdown_workers()
 
 
-@pytest.mark.parametrize("what", ["lambda", "raises", "exit", "base", "local"])
+@pytest.mark.parametrize("what", ["lambda", "raises", "exit", "base", "local", "group"])
 def test_what_torch_hangs_or_dies_of_is_an_error(what):
     loader = Ours(Awkward(what), 1, num_workers=1, collate_fn=list)
     found = taken(loader)
@@ -204,6 +205,7 @@ def test_what_torch_hangs_or_dies_of_is_an_error(what):
         "exit": "SystemExit: 3",
         "base": "Base: low",
         "local": "Local: here",
+        "group": "ExceptionGroup: together (1 sub-exception)",
     }
     assert all(words[what] in "\n".join(lines) for _, lines in found), found
 
@@ -230,6 +232,8 @@ class Awkward(sets.Numbers):
             raise SystemExit(3)
         if self.what == "base":
             raise Base("low")
+        if self.what == "group":  # torch's loader raises a TypeError about its making
+            raise ExceptionGroup("together", [ValueError("one")])
         if self.what == "local":
             raise Local("here")
         return Refusing() if self.what == "raises" else lambda: 0

@@ -234,8 +234,7 @@ class Fetcher:
         if self._node is not None:
             try:
                 layout = self._layout(rows)
-                layout.flatten(sample, values, others)
-                if layout.is_in_order(sample):
+                if layout.flatten(sample, values, others) or layout.is_in_order(sample):
                     return layout, values, others
             except Misfit:
                 pass
@@ -331,8 +330,8 @@ def _write(layout: Layout, blocks: list[Block], place: int, sample: Any) -> list
     """Writes a sample to its row; returns what of it isn't an array."""
     values: list[Any] = []
     others: list[Any] = []
-    layout.flatten(sample, values, others)
-    if not place and not layout.is_in_order(sample):
+    in_order = layout.flatten(sample, values, others)
+    if not (in_order or place or layout.is_in_order(sample)):
         raise Misfit("its keys in another order", "of the same keys")
     _put(layout, blocks, place, values)
     return others

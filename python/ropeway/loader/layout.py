@@ -55,20 +55,22 @@ class Layout:
                 found += [(array, 0) for array in run.arrays(memory, np.ndarray)]
         return found
 
-    def flatten(self, sample: Any, arrays: list[Any], others: list[Any]) -> None:
-        """Appends the leaves of a sample, which must have this structure, else raises `Misfit`."""
+    def flatten(self, sample: Any, arrays: list[Any], others: list[Any]) -> bool:
+        """Appends the leaves of a sample, which must have this structure, else raises `Misfit`.
+
+        Whether its keys were seen to be in the order that the batch has them in.
+        """
         if self._keys is not None and type(sample) is dict:
             values = sample.values()
             if tuple(map(type, values)) == self._kinds and tuple(sample) == self._keys:
                 arrays += values
-                return
+                return True
         self.node.flatten(sample, arrays, others)
+        return self._is_array
 
     def is_in_order(self, sample: Any) -> bool:
-        """Whether a sample has its keys in the order that the batch has them in."""
-        if self._keys is not None:
-            return tuple(sample) == self._keys
-        return self._is_array or is_in_order(self.node, sample)
+        """Whether a sample that fits has its keys in the order that the batch has them in."""
+        return is_in_order(self.node, sample)
 
     def too_large(self, values: list[Any]) -> OverflowError:
         """The error for a sample with a number that its row can't hold."""

@@ -1,4 +1,22 @@
-"""What is imported when: workers start sooner without what they don't need."""
+"""What is imported when, and by whom: workers start sooner without what they don't need."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import ropeway
+
+
+@pytest.mark.parametrize("package", ["loader", "torch"])
+def test_a_loader_stands_on_what_pools_and_arrays_offer_not_on_the_core(package):
+    files = list((Path(ropeway.__file__).parent / package).glob("*.py"))
+    assert files
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", None), *(alias.name for alias in node.names)]
+                assert not any("_core" in str(name) for name in names), f"{file}:{node.lineno}"
 
 
 def test_what_workers_and_small_programs_don_t_need_isn_t_imported(fresh):

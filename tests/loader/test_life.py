@@ -312,6 +312,26 @@ def around(_):
     }
 
 
+class Reduced(Numbers):
+    """Counts how often it is pickled."""
+
+    times = 0
+
+    def __reduce__(self):
+        type(self).times += 1
+        return Reduced, (self.length,)
+
+
+def test_a_dataset_is_pickled_once_for_all_workers(loader, method, monkeypatch):
+    monkeypatch.setattr(Reduced, "times", 0)
+    batches = loader(Reduced(12), 2, 3, start_method=method)
+    for _ in range(2):
+        assert numbers(batches) == list(range(12))
+    os.kill(batches.stats().workers[1].pid, signal.SIGKILL)
+    assert numbers(batches) == list(range(12))
+    assert Reduced.times == (0 if method == "fork" else 1)
+
+
 def test_a_dataset_that_has_grown_is_read_to_its_new_end(loader, method):
     items = list(range(4))
     batches = loader(items, 2, 1, start_method=method)

@@ -40,6 +40,8 @@ fn roles() {
     match role.as_str() {
         "file size" => make_files_with_a_limit(),
         "lock all" => map_where_all_is_locked(&file),
+        "paths" if !has_a_root_of_its_own() => return say("this user may not make mount namespaces"),
+        "paths" => open_what_reads_like_ours(),
         _ => map_and_drop(&file),
     }
     say("ok");
@@ -117,6 +119,55 @@ fn only_sealed_memory_files_are_accepted() {
     let error = Memfd::from_fd(plain.into()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidData);
     assert!(Memfd::create("other", 1).is_err(), "no peer would accept this name");
+}
+
+#[test]
+fn files_whose_paths_read_like_ours_are_refused() {
+    let said = Peer::start("paths", &file(PAGE)).hear();
+    if said != "ok" {
+        eprintln!("SKIPPED files_whose_paths_read_like_ours_are_refused: {said}");
+    }
+}
+
+/// Leaves for a file system of its own with nothing in it but `/proc`.
+fn has_a_root_of_its_own() -> bool {
+    let (none, new) = (std::ptr::null(), c"/mnt".as_ptr());
+    // SAFETY: the texts end in zeros.
+    unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, std::ptr::null()) == 0
+            && libc::mount(c"tmpfs".as_ptr(), new, c"tmpfs".as_ptr(), 0, std::ptr::null()) == 0
+            && libc::mkdir(c"/mnt/proc".as_ptr(), 0o755) == 0
+            && libc::mount(c"/proc".as_ptr(), c"/mnt/proc".as_ptr(), none, libc::MS_BIND, std::ptr::null())
+                == 0
+            && libc::chroot(new) == 0
+    }
+}
+
+/// In the root folder, the path of a file is what a link to a memory file reads like.
+fn open_what_reads_like_ours() {
+    let text = |path: &str| std::ffi::CString::new(path).unwrap();
+    let [fifo, plain, folder, link] =
+        ["fifo", "plain", "folder", "link"].map(|n| format!("/memfd:ropeway-{n}"));
+    // SAFETY: the texts end in zeros.
+    unsafe { assert_eq!(libc::mkfifo(text(&fifo).as_ptr(), 0o600), 0) };
+    std::fs::write(&plain, [0; PAGE]).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink(&plain, &link).unwrap();
+    for (path, flags) in [
+        (&fifo, libc::O_RDONLY | libc::O_NONBLOCK),
+        (&plain, libc::O_RDWR),
+        (&folder, libc::O_RDONLY),
+        (&link, libc::O_PATH | libc::O_NOFOLLOW),
+        (&link, libc::O_RDWR),
+    ] {
+        // SAFETY: the text ends in a zero.
+        let fd = unsafe { libc::open(text(path).as_ptr(), flags) };
+        let shown = std::fs::read_link(format!("/proc/thread-self/fd/{fd}")).unwrap();
+        assert!(shown.to_string_lossy().starts_with("/memfd:ropeway-"), "{shown:?}");
+        let opened = Memfd::open_peer(std::process::id(), fd);
+        assert!(opened.is_err(), "{path} was taken for a memory file");
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::marks::{self, Marks};
 use crate::memory::unmapped;
 use crate::sweep::Tenancy;
-use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Ordering, bare};
 use crate::word::{MAX_MEMBERS, MAX_STAGES, Rules};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ropeway\0");
@@ -327,11 +327,11 @@ impl Store for Control {
     }
 
     fn sleep(&self, event: &AtomicU32, value: u32, slice: Duration) -> bool {
-        matches!(futex::wait(event, value, slice), futex::Woken::Woken | futex::Woken::Changed)
+        matches!(futex::wait(bare(event), value, slice), futex::Woken::Woken | futex::Woken::Changed)
     }
 
     fn wake(&self, event: &AtomicU32) {
-        futex::wake_all(event);
+        futex::wake_all(bare(event));
     }
 
     fn now(&self) -> u64 {

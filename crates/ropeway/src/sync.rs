@@ -19,6 +19,15 @@ pub use deadly::{AtomicU16, AtomicU32, AtomicU64};
 #[cfg(not(any(feature = "crash-points", loom, shuttle)))]
 pub use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
+/// The word itself, for system calls.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) fn bare(word: &AtomicU32) -> &std::sync::atomic::AtomicU32 {
+    #[cfg(feature = "crash-points")]
+    return &word.value;
+    #[cfg(not(feature = "crash-points"))]
+    word
+}
+
 /// Tells the processor (or the model) that this thread spins.
 pub fn spin_hint() {
     #[cfg(loom)]

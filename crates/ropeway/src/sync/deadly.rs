@@ -2,14 +2,13 @@
 //!
 //! Between two stores of a participant nothing but system calls changes what others see, and these have
 //! points of their own; so whoever dies at each of the points has died at every instant that differs.
+//! Operations that aren't here don't compile in these builds.
 //!
 //! In loom's there is a bell, too. To find what may run in another order, loom compares an access with the
 //! *last* one of the same atomic only, and takes two loads for independent. A scan followed by a
 //! compare-and-swap therefore hides, behind its own load, the load that another thread has made before:
 //! the order in which the swap comes first is never tried. So each load first rings a bell that nobody
 //! waits for. Rings of one bell depend on each other and order nothing in memory.
-
-use std::ops::Deref;
 
 #[cfg(loom)]
 use loom::sync::{Condvar, atomic};
@@ -26,7 +25,7 @@ macro_rules! atomic {
         #[cfg_attr(not(any(loom, shuttle)), repr(transparent))]
         #[derive(Debug)]
         pub struct $name {
-            value: atomic::$name,
+            pub(super) value: atomic::$name,
             #[cfg(loom)]
             bell: Condvar,
         }
@@ -85,15 +84,6 @@ macro_rules! atomic {
                 change: impl FnMut($value) -> Option<$value>,
             ) -> Result<$value, $value> {
                 self.stored().fetch_update(set, fetch, change)
-            }
-        }
-
-        /// For system calls on the word.
-        impl Deref for $name {
-            type Target = atomic::$name;
-
-            fn deref(&self) -> &atomic::$name {
-                &self.value
             }
         }
     };

@@ -329,3 +329,49 @@ def test_a_handle_of_a_pool_with_any_byte_changed_is_refused_or_leads_nowhere_el
     for length in range(len(handle)):
         with pytest.raises(rw.Incompatible):
             rw._core.attach(handle[:length])
+
+
+def test_a_handle_that_comes_too_late_says_what_is_gone():
+    for make in (lambda: rw.Pool(1, 4, "f4"), lambda: rw.Queue(1), lambda: rw.zeros(3)):
+        thing = make()
+        handle = pickle.dumps(thing)
+        if isinstance(thing, rw.Array):
+            del thing  # a handle that nobody has opened keeps the array
+            pickle.loads(handle)
+        else:
+            thing.close()
+            del thing
+        gc.collect()
+        with pytest.raises(rw.Gone, match=r"^(pool|array) \w+"):
+            pickle.loads(handle)
+
+
+def test_a_closed_pool_is_drained_and_an_aborted_one_is_not(bench):
+    for end, words in (("close", "is closed"), ("abort", "was aborted")):
+        pool = rw.Pool(2, 4, "f4")
+        with pool.acquire() as slot:
+            slot.publish()
+        held = pool.acquire()
+        getattr(pool, end)()
+        refused("pool.acquire(timeout=9)", "Closed", f"pool...{words}", pool=pool)
+        if end == "close":
+            pool.take(timeout=0).release()
+            held.publish()
+            pool.take(timeout=0).release()
+        else:
+            refused("held.publish()", "Closed", 'at "fill": the pool was aborted', held=held)
+        refused("pool.take(timeout=9)", "Closed", f"pool...{words}", pool=pool)
+        assert rw.Pool.__repr__(pool).endswith("closed, fill -> use, array: <f4 (4,)>")
+
+
+def test_a_release_with_views_says_how_many_and_changes_nothing(bench):
+    with bench.loose.acquire() as lease:
+        views = [lease.add("x", 4, "f4"), lease["x"], memoryview(lease["x"])]
+        views += [views[0][1:], views[0].T]  # of one base
+        for end in ("release", "publish"):
+            refused(
+                f"lease.{end}()", "InUse", "3 views of its arrays live (x: 3 arrays", lease=lease
+            )
+        views[0][:] = 1
+        assert (lease["x"] == 1).all()
+        views.clear()

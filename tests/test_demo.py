@@ -522,10 +522,25 @@ def test_a_framework_that_is_not_installed_is_asked_for_with_one_sentence(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["demo", "--slots", "0"], ["demo", "--nonsense"]])
-def test_a_wrong_command_line_is_refused(arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["--slots", "0"], ["--slots", "1e3"], ["--slots", "1,001"], ["--loaders", "-1"]),
+        *(["--seconds", "nan"], ["--seconds", "inf"], ["--seconds", "0"], ["--seed", "-1"]),
+        *(["--batch-size", "5000"], ["--batches", "9" * 30], ["--framework", "mxnet"]),
+        *(["--timeline"], ["--nonsense"], ["--classic", "--elements", "0"]),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused_before_the_run(arguments, capsys):
     with pytest.raises(SystemExit) as refusal:
-        cli.main(arguments)
+        cli.main(["demo", *arguments])
+    assert refusal.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_command_has_to_be_given():
+    with pytest.raises(SystemExit) as refusal:
+        cli.main([])
     assert refusal.value.code == 2
 
 

@@ -35,16 +35,16 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_demo_options(demo: argparse.ArgumentParser) -> None:
     """Adds options that are `None` unless given; their defaults stand where they are used."""
-    number, amount = _above_zero(int), _above_zero(float)
+    number, amount = _number(int, 1), _number(float, 0.001, 1e9)
     option = demo.add_argument
     option("folder", nargs="?", type=Path, help="photos of your own, instead of packaged ones")
     option("--seconds", type=amount, help="length of the run (default: 35, without --batches)")
     option("--batches", type=number, help="number of batches after which the run ends")
-    option("--batch-size", type=number, help="images in a batch (default: 32)")
-    option("--slots", type=number, help="batches that exist at once (default: 4)")
-    option("--loaders", type=number, help="loader processes (default: 2)")
+    option("--batch-size", type=_number(int, 1, 4_096), help="images in a batch (default: 32)")
+    option("--slots", type=_number(int, 1, 1_000), help="batches that exist at once (default: 4)")
+    option("--loaders", type=_number(int, 1, 200), help="loader processes (default: 2)")
     option("--framework", choices=("numpy", "jax", "torch"), help="the trainer's (default: numpy)")
-    option("--seed", type=int, help="equal seeds give equal batches (default: 0)")
+    option("--seed", type=_number(int, 0), help="equal seeds give equal batches (default: 0)")
     option("--timeline", type=Path, help="PNG to draw the run into (default: timeline.png)")
     option = demo.add_argument_group("with two large arrays instead of photos").add_argument
     option("--classic", action="store_true", help="fill and consume them in small steps")
@@ -52,11 +52,15 @@ def _add_demo_options(demo: argparse.ArgumentParser) -> None:
     option("--rounds", type=number, help="arrays to fill and consume (default: 2)")
 
 
-def _above_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
+def _number(
+    kind: type[int] | type[float], least: float, most: float = 2**63 - 1
+) -> Callable[[str], float]:
+    """Makes what reads a number within bounds from the command line."""
+
     def number(text: str) -> float:
         value = kind(text.replace(",", ""))
-        if value <= 0:
-            raise argparse.ArgumentTypeError(f"must be above 0, found {text}")
+        if not least <= value <= most:  # NaN is never within them
+            raise argparse.ArgumentTypeError(f"must be {least:,} to {most:,}, found {text}")
         return value
 
     number.__name__ = kind.__name__

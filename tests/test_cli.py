@@ -49,7 +49,7 @@ def test_an_interrupt_of_the_first_imports_is_one_line(tmp_path, name):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
     )
     assert starting.stdout.readline() == "importing\n"
     starting.send_signal(signal.SIGINT)

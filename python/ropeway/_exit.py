@@ -38,12 +38,17 @@ def _leave() -> None:
     _core.leave()
 
 
+def is_leaving() -> bool:
+    """Whether this process is at its end: daemon threads go on for a while."""
+    return _is_leaving or util.is_exiting()
+
+
 def end_daemon() -> None:
-    """Ends the thread at hand, if it is a daemon that goes on while its program ends.
+    """Ends the thread at hand, if it is a daemon and its program is ending.
 
     For what fails then: nobody is to read of it, as nothing works any more.
     """
-    if (_is_leaving or util.is_exiting()) and threading.current_thread().daemon:
+    if is_leaving() and threading.current_thread().daemon:
         raise SystemExit from None
 
 

@@ -181,7 +181,7 @@ def test_a_program_ends_quietly_with_a_loader_in_a_daemon_thread(program, method
     assert gone(process.pid)
 
 
-STARTING = """
+BEGINNING = """
     import threading
 
     def run():
@@ -196,7 +196,7 @@ STARTING = """
 
 @pytest.mark.parametrize("seconds", [0.01, 0.3, 0.6])
 def test_a_program_ends_quietly_while_a_daemon_thread_starts_workers(program, method, seconds):
-    process = program(method, then=STARTING.format(seconds=seconds))
+    process = program(method, then=BEGINNING.format(seconds=seconds))
     out, errors = process.communicate(timeout=WATCHDOG)
     assert (process.returncode, out, errors) == (0, b"", b"")
     assert gone(process.pid)

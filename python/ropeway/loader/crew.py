@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ropeway import _interrupts
 from ropeway._errors import WorkerError
+from ropeway._exit import is_leaving
 from ropeway.loader import life, zygote
 from ropeway.loader.roster import Duty
 from ropeway.loader.stats import WorkerEnding
@@ -188,8 +189,9 @@ class _Process:
         """Kills it if it still lives."""
         self._life.close()
         self._process.join()
-        with contextlib.suppress(ValueError):  # nobody knows how it ended
-            self._process.close()
+        if not is_leaving():  # else multiprocessing waits for it, too
+            with contextlib.suppress(ValueError):  # nobody knows how it ended
+                self._process.close()
 
 
 def _is_there(pid: int) -> bool:

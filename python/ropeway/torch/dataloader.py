@@ -13,7 +13,8 @@ from ropeway.torch.spare import Spare
 
 T_co = TypeVar("T_co", covariant=True)
 
-_SLICE = 0.02
+_SLICE = 0.005
+"""Seconds of a wait after which workers that have died are looked for."""
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc, unused-ignore]

@@ -99,6 +99,12 @@ fn both_of_two_sleepers_are_woken() {
     explore("two sleepers", 1, two_sleepers);
 }
 
+/// An event has a number, as a second sleeper sets the bit again that the event has cleared.
+#[test]
+fn a_wake_up_isnt_hidden_by_who_goes_to_sleep_behind_it() {
+    explore("different numbers", 2, two_who_ask_for_different_numbers);
+}
+
 #[test]
 fn a_timeout_takes_no_wake_up_with_it() {
     explore("timeout", 1, a_hasty_and_a_patient_taker);

@@ -70,6 +70,7 @@ fn small_scenes() {
     explore(2000, trimming);
     explore(2000, trimming_at_the_end);
     explore(2000, two_sleepers);
+    explore(2000, two_who_ask_for_different_numbers);
     explore(2000, a_hasty_and_a_patient_taker);
     explore(2000, closing_on_takers);
     explore(2000, closing_on_a_producer);

@@ -137,6 +137,22 @@ pub fn two_sleepers() {
     pool.settle(&producer);
 }
 
+/// One waits for the batch that comes, another for one that never does.
+pub fn two_who_ask_for_different_numbers() {
+    let pool = Pool::new(Shape::new(1, 3));
+    let (producer, one, two) = (pool.member(0), pool.member(1), pool.member(2));
+    let in_vain = thread::spawn(move || two.take_numbered(1, Some(7), &mut Forever).err());
+    let taking = thread::spawn(move || {
+        let held = one.take_numbered(1, Some(0), &mut Forever).unwrap();
+        one.consume(held);
+    });
+    producer.send(0).unwrap();
+    taking.join().unwrap();
+    pool.close();
+    assert_eq!(in_vain.join().unwrap(), Some(Ended::Over(Phase::Closed)));
+    pool.settle(&producer);
+}
+
 /// Two wait for one batch; one of them gives up, or gives back what it got.
 pub fn a_hasty_and_a_patient_taker() {
     let pool = Pool::new(Shape::new(1, 3));

@@ -4,9 +4,8 @@ Also python/cpython#96062, neumovelab/myoassist#35. There is no lock that can di
 the others go on, and what the dead held is free again.
 """
 
-import os
-
 import pytest
+from tree import times
 
 WORKERS = """
 import multiprocessing as mp
@@ -116,9 +115,7 @@ if __name__ == "__main__":
 
 @pytest.mark.timeout(400)
 def test_the_others_go_on_when_a_worker_is_stopped_and_killed(room, method):
-    """By spawn a round takes half a second: there are all 200 if ROPEWAY_FULL_TRIALS is set."""
-    rounds = 200 if method != "spawn" or "ROPEWAY_FULL_TRIALS" in os.environ else 20
-    room.run(ROUNDS, method, rounds, seconds=300)
+    room.run(ROUNDS, method, times(200, 20, method), seconds=300)
 
 
 ORPHANS = (

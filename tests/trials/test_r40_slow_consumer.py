@@ -4,6 +4,8 @@ Also alex-petrenko/faster-fifo#22, eclipse-iceoryx/iceoryx2#694. With blocking n
 memory stays bounded; without it "full" is said exactly at the limit.
 """
 
+from tree import times
+
 FLOW = """
 import multiprocessing as mp
 import os
@@ -77,11 +79,11 @@ TWO = FLOW + '\n\nif __name__ == "__main__":\n    flow("ab")\n'
 
 
 def test_a_blocking_producer_loses_nothing_and_stays_small(room, method):
-    room.run(ONE, method, 10_000, seconds=90)
+    room.run(ONE, method, times(10_000, 1_000, method), seconds=90)
 
 
 def test_two_blocking_producers_each_keep_their_order(room, method):
-    room.run(TWO, method, 10_000, seconds=110)
+    room.run(TWO, method, times(10_000, 1_000, method), seconds=110)
 
 
 FULL = (

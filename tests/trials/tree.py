@@ -17,6 +17,12 @@ from pathlib import Path
 WATCHDOG = 30.0
 """Seconds after which a wait counts as a hang."""
 
+
+def times(as_reported, fewer, method):
+    """How often: as reported for `fork`; fewer for the rest, unless ROPEWAY_FULL_TRIALS is set."""
+    return as_reported if method == "fork" or "ROPEWAY_FULL_TRIALS" in os.environ else fewer
+
+
 _ROOM = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
 _ROOM_KEEPER = "mount -t tmpfs tmpfs /dev/shm && echo ready && exec cat"
 

@@ -162,8 +162,9 @@ class _Process:
         context: Any = multiprocessing.get_context(method)
         self._life = life.Life()
         reader = life.Reader(self._life.reader)
+        things = task if method == "fork" else pickle.dumps(task, protocol=5)
         self._process = context.Process(
-            target=_serve, args=(number, reader, task), name=f"ropeway-worker-{number}"
+            target=_serve, args=(number, reader, things), name=f"ropeway-worker-{number}"
         )
         try:
             with _interrupts.held(context), _without_missing_file(), equal_hashes():
@@ -217,7 +218,7 @@ def _without_missing_file() -> Iterator[None]:
         main["__file__"] = file
 
 
-def _serve(number: int, reader: life.Reader, task: Task) -> None:
+def _serve(number: int, reader: life.Reader, task: Task | bytes) -> None:
     """What `multiprocessing` runs in a worker."""
     serve(number, reader.descriptor, task)
 

@@ -7,6 +7,7 @@ kernel sends SIGKILL to the worker, whatever the worker is doing. Nothing is eve
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import threading
 from multiprocessing import reduction
@@ -68,6 +69,13 @@ def depend(reader: int) -> None:
     with contextlib.suppress(BlockingIOError):
         if os.read(reader, 1) == b"":  # it has ended before it could be noticed
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def outlive(reader: int) -> None:
+    """Comes back only if the process at the pipe's other end doesn't end within a second."""
+    end = select.poll()
+    end.register(reader, 0)  # the end itself is always told, and SIGKILL comes with it
+    end.poll(1000)
 
 
 def _let_go() -> None:

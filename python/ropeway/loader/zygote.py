@@ -281,8 +281,7 @@ class _Server:
             os.close(self._reader)
             from ropeway.loader import worker
 
-            life.depend(reader)  # before the task, which may be gone by now
-            worker.serve(number, reader, pickle.loads(task))
+            worker.serve(number, reader, task)
             worker.leave()
         except BaseException:
             import traceback

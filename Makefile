@@ -58,7 +58,8 @@ test-pythons: build  ## the Python tests with one wheel on every CPython that is
 
 test-long: build $(VENV)/.dev  ## tests that take long, and trials in their full length
 	cargo test --release -p ropeway -- --ignored
-	ROPEWAY_FULL_TRIALS=1 $(BIN)/python -m pytest tests/trials/test_r33_killed_worker.py tests/trials/test_r40_slow_consumer.py
+	ROPEWAY_FULL_TRIALS=1 $(BIN)/python -m pytest $(addprefix tests/trials/, \
+		test_r03_interrupt.py test_r29_memory_of_readers.py test_r33_killed_worker.py test_r40_slow_consumer.py)
 
 kill: build  ## kill processes in ROUNDS rounds and a tenth as many of Python; print what was left
 	cargo build --release -p ropeway-harness

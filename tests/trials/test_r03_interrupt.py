@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+from tree import times
 
 PROGRAM = """
     import multiprocessing, signal, sys, time
@@ -40,7 +41,8 @@ PROGRAM = """
 
 def test_an_interrupt_ends_the_tree_and_the_next_start_works(room, method):
     """Workers that wait for a slot when the main process is interrupted hear that it is over."""
-    for interrupts in [1] * 5 + [2] * 5:
+    rounds = times(5, 2, method)
+    for interrupts in [1] * rounds + [2] * rounds:
         program = room.start(PROGRAM, method)
         assert program.hear() == "first"
         time.sleep(1)

@@ -4,6 +4,8 @@ Also pytorch/pytorch#13246, ray-project/ray#34613, and a page on num_workers, ht
 Reading costs nothing per worker, and our own numbers count a shared byte once.
 """
 
+from tree import times
+
 READERS = """
 import multiprocessing as mp
 import os
@@ -106,7 +108,7 @@ if __name__ == "__main__":
 
 
 def test_reading_costs_no_memory_per_worker(room, method):
-    print(room.run(READERS, method, 512, seconds=100))
+    print(room.run(READERS, method, times(512, 128, method), seconds=100))
 
 
 ONCE = """

@@ -19,7 +19,7 @@ WATCHDOG = 30.0
 
 
 def times(as_reported, fewer, method):
-    """How often: as reported for `fork`; fewer for the rest, unless ROPEWAY_FULL_TRIALS is set."""
+    """As many as reported for `fork`; fewer for the rest, unless ROPEWAY_FULL_TRIALS is set."""
     return as_reported if method == "fork" or "ROPEWAY_FULL_TRIALS" in os.environ else fewer
 
 

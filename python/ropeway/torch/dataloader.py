@@ -81,12 +81,15 @@ class _MultiProcessingDataLoaderIter(
             self._worker_pids_set = False
         super()._reset(loader, first_iter)
 
-    def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> tuple[bool, Any]:
-        end = time.monotonic() + timeout
+    def _next_data(self) -> Any:
         if not self._context.is_here():
             raise RuntimeError(
                 "this iterator belongs to the parent of this process: make a new one"
             )
+        return super()._next_data()
+
+    def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> tuple[bool, Any]:
+        end = time.monotonic() + timeout
         while True:
             self._watch()
             left = end - time.monotonic()

@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help tools build demo test test-rust test-loom test-shuttle test-python test-traps test-light
-.PHONY: test-frameworks test-torch test-pythons test-long kill soak fuzz lint bench bench-loader clean
+.PHONY: test-frameworks test-torch test-pythons test-long test-trials kill soak fuzz lint bench bench-loader clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -56,8 +56,10 @@ test-torch: build  ## ... of the drop-in, side by side with torch's own loader
 test-pythons: build  ## the Python tests with one wheel on every CPython that is here
 	@.ci/pythons
 
-test-long: build $(VENV)/.dev  ## tests that take long, and trials in their full length
+test-long: tools  ## Rust tests that take long
 	cargo test --release -p ropeway -- --ignored
+
+test-trials: build $(VENV)/.dev $(VENV)/.demo  ## trials of public reports in their full length, whatever the start method
 	ROPEWAY_FULL_TRIALS=1 $(BIN)/python -m pytest $(addprefix tests/trials/, \
 		test_r03_interrupt.py test_r29_memory_of_readers.py test_r33_killed_worker.py test_r40_slow_consumer.py)
 

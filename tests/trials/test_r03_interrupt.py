@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from tree import times
+from tree import interrupt, times
 
 PROGRAM = """
     import multiprocessing, signal, sys, time
@@ -41,20 +41,7 @@ PROGRAM = """
 
 def test_an_interrupt_ends_the_tree_and_the_next_start_works(room, method):
     """Workers that wait for a slot when the main process is interrupted hear that it is over."""
-    rounds = times(5, 2, method)
-    for interrupts in [1] * rounds + [2] * rounds:
-        program = room.start(PROGRAM, method)
-        assert program.hear() == "first"
-        time.sleep(1)
-        program.signal_all(signal.SIGINT)
-        for _ in range(1, interrupts):
-            time.sleep(0.05)
-            program.signal_all(signal.SIGINT)
-        assert program.wait() == -signal.SIGINT
-        room.check_nothing_left()
-        assert 1 <= program.errors().count("Traceback") <= interrupts
-        assert "KeyboardInterrupt" in program.errors()
-        assert "leak" not in program.errors()
+    interrupt(room, PROGRAM, method, times(5, 2, method))
 
 
 WAITING = """

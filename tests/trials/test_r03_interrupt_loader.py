@@ -1,7 +1,6 @@
 """R03, one interrupt ends the whole tree, with the loader: mosaicml/streaming#781."""
 
-import signal
-import time
+from tree import interrupt
 
 PROGRAM = """
 import sys
@@ -34,17 +33,4 @@ if __name__ == "__main__":
 
 def test_an_interrupt_ends_the_tree_and_the_next_start_works(room, loader_method):
     """Ten rounds with the workers that a loader starts by itself, four with others."""
-    rounds = 5 if loader_method == "default" else 2
-    for interrupts in [1] * rounds + [2] * rounds:
-        program = room.start(PROGRAM, loader_method)
-        assert program.hear() == "first"
-        time.sleep(1)
-        program.signal_all(signal.SIGINT)
-        for _ in range(1, interrupts):
-            time.sleep(0.05)
-            program.signal_all(signal.SIGINT)
-        assert program.wait() == -signal.SIGINT
-        room.check_nothing_left()
-        assert 1 <= program.errors().count("Traceback") <= interrupts
-        assert "KeyboardInterrupt" in program.errors()
-        assert "leak" not in program.errors()
+    interrupt(room, PROGRAM, loader_method, 5 if loader_method == "default" else 2)

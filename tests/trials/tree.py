@@ -27,6 +27,26 @@ _ROOM = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
 _ROOM_KEEPER = "mount -t tmpfs tmpfs /dev/shm && echo ready && exec cat"
 
 
+def interrupt(room, program, method, rounds):
+    """Interrupts a program that says "first", in as many rounds once, and in as many twice.
+
+    Each must end the whole tree by the interrupt, with a traceback for each and no word of leaks.
+    """
+    for interrupts in [1] * rounds + [2] * rounds:
+        running = room.start(program, method)
+        assert running.hear() == "first"
+        time.sleep(1)
+        running.signal_all(signal.SIGINT)
+        for _ in range(1, interrupts):
+            time.sleep(0.05)
+            running.signal_all(signal.SIGINT)
+        assert running.wait() == -signal.SIGINT
+        room.check_nothing_left()
+        assert 1 <= running.errors().count("Traceback") <= interrupts
+        assert "KeyboardInterrupt" in running.errors()
+        assert "leak" not in running.errors()
+
+
 class Room:
     """Where programs of one trial run; leaving it checks that they are gone, with all they had.
 

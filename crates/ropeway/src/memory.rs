@@ -243,14 +243,19 @@ fn map_whole(fd: &Memfd, len: u64, access: Access, what: &str) -> Result<Mapping
     Mapping::new(fd, 0, len as usize, access).map_err(unmapped(format!("{what}: its data segment"), len))
 }
 
+/// What Linux says when a process may have no more addresses.
+const ENOMEM: i32 = 12;
+
 /// Why a segment of `len` bytes can't be mapped.
 pub(crate) fn unmapped(what: String, len: u64) -> impl FnOnce(io::Error) -> Error {
     move |error| match (error.raw_os_error(), limits::address_space()) {
-        (Some(12), Some(limit)) => Error::OutOfMemory(format!(
+        (Some(ENOMEM), Some(limit)) => Error::OutOfMemory(format!(
             "{what} can't be mapped: {len} bytes of addresses asked, RLIMIT_AS is {limit} in all: raise it, \
              or set it before the segment is made"
         )),
-        (Some(12), None) => Error::OutOfMemory(format!("{what} can't be mapped: {len} bytes asked: {error}")),
+        (Some(ENOMEM), None) => {
+            Error::OutOfMemory(format!("{what} can't be mapped: {len} bytes asked: {error}"))
+        }
         _ => Error::system(format!("{what} of {len} bytes can't be mapped"))(error),
     }
 }

@@ -186,9 +186,41 @@ def test_a_started_worker_that_comes_too_late_looks_at_nothing(capfd):
     context = multiprocessing.get_context("spawn")
     reader, writer = os.pipe()
     os.close(writer)
-    process = context.Process(target=print, args=(life.Reader(reader), Late()))
+    process = context.Process(target=print, args=(life.Charge(reader, Late()),))
     process.start()
     os.close(reader)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+    assert capfd.readouterr() == ("", "")
+
+
+class Vanished:
+    """A task whose pool is gone."""
+
+    def __init__(self, sign):
+        self.sign = sign
+
+    def __reduce__(self):
+        return vanish, (self.sign,)
+
+
+def vanish(sign):
+    sign.touch()
+    raise rw.RopewayError("the pool is gone")
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_a_worker_whose_pool_goes_before_the_pipe_ends_quietly(capfd, tmp_path, start, eventually):
+    """So it is for an instant when a program ends: its memory goes first, then what it has open."""
+    sign = tmp_path / "looked"
+    reader, writer = os.pipe()
+    charge = life.Charge(reader, Vanished(sign))
+    process = multiprocessing.get_context(start).Process(target=print, args=(charge,))
+    process.start()
+    os.close(reader)
+    assert eventually(sign.exists)
+    os.close(writer)
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     process.close()

@@ -161,10 +161,9 @@ class _Process:
     def __init__(self, number: int, task: Task, method: str) -> None:
         context: Any = multiprocessing.get_context(method)
         self._life = life.Life()
-        reader = life.Reader(self._life.reader)
-        things = task if method == "fork" else pickle.dumps(task, protocol=5)
+        charge = life.Charge(self._life.reader, task)
         self._process = context.Process(
-            target=_serve, args=(number, reader, things), name=f"ropeway-worker-{number}"
+            target=_serve, args=(number, charge), name=f"ropeway-worker-{number}"
         )
         try:
             with _interrupts.held(context), _without_missing_file(), equal_hashes():
@@ -218,9 +217,9 @@ def _without_missing_file() -> Iterator[None]:
         main["__file__"] = file
 
 
-def _serve(number: int, reader: life.Reader, task: Task | bytes) -> None:
+def _serve(number: int, charge: life.Charge) -> None:
     """What `multiprocessing` runs in a worker."""
-    serve(number, reader.descriptor, task)
+    serve(number, charge.reader, charge.task)
 
 
 def check_allowed(method: str) -> None:

@@ -7,11 +7,14 @@ kernel sends SIGKILL to the worker, whatever the worker is doing. Nothing is eve
 import contextlib
 import fcntl
 import os
+import pickle
 import select
 import signal
 import threading
 from multiprocessing import reduction
 from typing import Any
+
+from ropeway._errors import RopewayError
 
 _lock = threading.Lock()
 _held: set[int] = set()
@@ -44,20 +47,33 @@ class Life:
             self._writer = -1
 
 
-class Reader:
-    """The reading end on its way to a worker that `multiprocessing` starts."""
+class Charge:
+    """What a worker that `multiprocessing` starts is given: the reading end, and its task."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self, reader: int, task: Any) -> None:
+        self.reader, self.task = reader, task
 
     def __reduce__(self) -> Any:
-        return _received, (reduction.DupFd(self.descriptor),)
+        task = bytes(reduction.ForkingPickler.dumps(self.task))
+        return _received, (reduction.DupFd(self.reader), task)
 
 
-def _received(duplicate: Any) -> Reader:
-    reader = Reader(duplicate.detach())
-    depend(reader.descriptor)  # before what comes behind it is looked at: that may be gone
-    return reader
+def _received(duplicate: Any, task: bytes) -> Charge:
+    reader = duplicate.detach()
+    depend(reader)  # before the task, which may be gone by now
+    return Charge(reader, opened(task, reader))
+
+
+def opened(task: bytes, reader: int) -> Any:
+    """Unpickles a worker's task.
+
+    Its pool goes with the program, an instant before the pipe: nobody is to read of that.
+    """
+    try:
+        return pickle.loads(task)
+    except RopewayError:
+        _outlive(reader)
+        raise
 
 
 def depend(reader: int) -> None:
@@ -71,7 +87,7 @@ def depend(reader: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def outlive(reader: int) -> None:
+def _outlive(reader: int) -> None:
     """Comes back only if the process at the pipe's other end doesn't end within a second."""
     end = select.poll()
     end.register(reader, 0)  # the end itself is always told, and SIGKILL comes with it

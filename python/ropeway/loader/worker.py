@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ropeway import _interrupts, _message
-from ropeway._errors import (
-    Closed,
-    Gone,
-    InUse,
-    Invalid,
-    OutOfMemory,
-    RopewayError,
-    Timeout,
-)
+from ropeway._errors import Closed, Gone, InUse, Invalid, OutOfMemory, Timeout
 from ropeway._pool import Pool
 from ropeway.loader import heap, info, life, record
 from ropeway.loader.failure import failure, samples
@@ -57,24 +49,13 @@ class Task:
         return self.things
 
 
-def serve(number: int, reader: int, task: Task | bytes) -> None:
-    """A worker's whole life. A task that comes from elsewhere is pickled."""
+def serve(number: int, reader: int, task: Task) -> None:
+    """A worker's whole life."""
     life.depend(reader)
     _interrupts.ignore()
     heap.keep()
-    if isinstance(task, bytes):
-        task = _opened(task, reader)
     with contextlib.suppress(Closed):
         _Worker(number, task).serve()
-
-
-def _opened(task: bytes, reader: int) -> Task:
-    try:
-        opened: Task = pickle.loads(task)
-        return opened
-    except RopewayError:
-        life.outlive(reader)  # its pool may have gone with the program, an instant before the pipe
-        raise
 
 
 def leave() -> NoReturn:

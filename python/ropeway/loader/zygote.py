@@ -281,7 +281,8 @@ class _Server:
             os.close(self._reader)
             from ropeway.loader import worker
 
-            worker.serve(number, reader, task)
+            life.depend(reader)
+            worker.serve(number, reader, life.opened(task, reader))
             worker.leave()
         except BaseException:
             import traceback

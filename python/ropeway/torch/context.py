@@ -311,7 +311,7 @@ class Worker:
         held = life.Life()
         try:
             process = context.base.Process(
-                target=worker.serve, args=(life.Reader(held.reader), job)
+                target=worker.serve, args=(life.Charge(held.reader, job),)
             )
             process.daemon = True
             with _interrupts.held(context.base), equal_hashes():

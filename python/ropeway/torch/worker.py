@@ -53,13 +53,13 @@ class Job:
     """and how many batches of its epoch were fetched before them."""
 
 
-def serve(reader: life.Reader, job: Job) -> None:
+def serve(charge: life.Charge) -> None:
     """A worker's whole life."""
-    life.depend(reader.descriptor)
+    life.depend(charge.reader)
     _interrupts.ignore()
     heap.keep()
     with contextlib.suppress(Closed):
-        _Worker(job).serve()
+        _Worker(charge.task).serve()
     with contextlib.suppress(AttributeError):
         _utils.worker._worker_info = None
 
